@@ -1,0 +1,1 @@
+"""``ragblend bench``: what users run on their own model and data."""

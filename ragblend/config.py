@@ -1,0 +1,80 @@
+"""Frozen settings. A bad value raises ConfigError at construction, with the range."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from platformdirs import user_cache_path
+
+from ragblend.errors import ConfigError
+
+DEFAULT_NAMESPACE = "default"
+
+
+def cache_directory() -> Path:
+    """Where converted models and measured facts are kept: ``$RAGBLEND_CACHE_DIR`` or the user cache."""
+    override = os.environ.get("RAGBLEND_CACHE_DIR")
+    return Path(override) if override else user_cache_path("ragblend")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSettings:
+    """How a request reuses chunk KV.
+
+    policy: name of a registered selection policy.
+    ratio: share of the reused, inexact chunk tokens that the policy recomputes, 0 to 1.
+    overflow: what happens when the prompt is longer than the context: ``refuse`` raises
+        ContextOverflowError, ``drop`` leaves out the lowest-scored chunks and reports them.
+    """
+
+    policy: str = "query"
+    ratio: float = 0.15
+    overflow: Literal["refuse", "drop"] = "refuse"
+
+    def __post_init__(self) -> None:
+        require(0.0 <= self.ratio <= 1.0, f"ratio must be between 0 and 1, got {self.ratio}")
+        require(self.overflow in ("refuse", "drop"), f"overflow must be 'refuse' or 'drop', got {self.overflow!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """How the answer is decoded; the names are those of transformers' generation.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 switch those filters off.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")
+        require(self.temperature >= 0, f"temperature must not be negative, got {self.temperature}")
+        require(0.0 < self.top_p <= 1.0, f"top_p must be above 0 and at most 1, got {self.top_p}")
+        require(self.top_k >= 0, f"top_k must not be negative, got {self.top_k}")
+        require(self.repetition_penalty > 0, f"repetition_penalty must be above 0, got {self.repetition_penalty}")
+        require(not isinstance(self.stop, str), "stop must be a tuple of strings, not one string")
+        require(all(self.stop), "a stop string must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSettings:
+    """How documents are cut. ``tokens`` counts the generating model's tokens, title line included."""
+
+    tokens: int = 256
+
+    def __post_init__(self) -> None:
+        require(16 <= self.tokens <= 8192, f"chunk tokens must be between 16 and 8192, got {self.tokens}")

@@ -1,0 +1,113 @@
+"""Every error that ragblend raises on purpose.
+
+::
+
+    RagblendError                   exit status 1
+    ├── UsageError                  exit status 2: what was asked cannot be done, on any machine
+    │   ├── ConfigError             a setting outside its range (also a ValueError)
+    │   ├── PathNotFoundError       a path, library or model that is not there
+    │   └── ContextOverflowError    the prompt does not fit the model's context
+    ├── ModelError                  a model that cannot be loaded
+    │   └── UnsupportedModelError   a model that the correctness gate refuses, with the reason
+    ├── StoreError                  the chunk KV store or its catalogue
+    │   ├── CorruptEntryError       bytes that are not what was written; always treated as a miss
+    │   ├── StoreFullError          no room left on the disk
+    │   └── StoreFormatError        a catalogue that this version cannot read
+    ├── LibraryError                indexing and searching
+    │   ├── LibraryMismatchError    a library made with another model, tokenizer or template
+    │   ├── LibraryBusyError        another process is writing
+    │   └── DocumentError           one document that could not be read (indexing skips and reports it)
+    ├── KernelUnavailableError      a kernel implementation that this machine does not have
+    └── GenerationCancelled         the caller cancelled the request
+
+A message names the cause and the next step, in one line.
+"""
+
+from __future__ import annotations
+
+
+class RagblendError(Exception):
+    """Base of the tree. ``exit_status`` is what the command line exits with."""
+
+    exit_status = 1
+
+
+class UsageError(RagblendError):
+    """What was asked cannot be done, whatever the machine."""
+
+    exit_status = 2
+
+
+class ConfigError(UsageError, ValueError):
+    """A setting outside its range."""
+
+
+class PathNotFoundError(UsageError):
+    """A path, library or model that is not there."""
+
+
+class ContextOverflowError(UsageError):
+    """The prompt and the answer do not fit the model's context."""
+
+    def __init__(self, prompt_tokens: int, answer_tokens: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens:,} tokens and the answer may take {answer_tokens:,}, "
+            f"but the model's context is {limit:,}: ask with fewer chunks (-k), fewer answer tokens, "
+            'or overflow="drop" to leave out the lowest-scored chunks'
+        )
+        self.prompt_tokens = prompt_tokens
+        self.answer_tokens = answer_tokens
+        self.limit = limit
+
+
+class ModelError(RagblendError):
+    """A model that cannot be loaded."""
+
+
+class UnsupportedModelError(ModelError):
+    """A model that the correctness gate refuses."""
+
+
+class StoreError(RagblendError):
+    """The chunk KV store or its catalogue."""
+
+
+class CorruptEntryError(StoreError):
+    """Bytes that are not what was written."""
+
+
+class StoreFullError(StoreError):
+    """No room left on the disk."""
+
+
+class StoreFormatError(StoreError):
+    """A catalogue that this version cannot read."""
+
+
+class LibraryError(RagblendError):
+    """Indexing and searching."""
+
+
+class LibraryMismatchError(LibraryError):
+    """A library made with another model, tokenizer or template."""
+
+
+class LibraryBusyError(LibraryError):
+    """Another process is writing to the library."""
+
+
+class DocumentError(LibraryError):
+    """One document that could not be read."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class KernelUnavailableError(RagblendError):
+    """A kernel implementation that this machine does not have."""
+
+
+class GenerationCancelled(RagblendError):
+    """The caller cancelled the request; everything it held is freed."""

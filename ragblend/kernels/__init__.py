@@ -1,0 +1,1 @@
+"""Tensor operations of the blend. ``ops`` is the only entry."""

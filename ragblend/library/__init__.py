@@ -1,0 +1,1 @@
+"""Documents in, chunks with embeddings and KV out: loading, chunking, embedding, search."""

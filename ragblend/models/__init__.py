@@ -1,0 +1,1 @@
+"""One adapter over transformers' decoders: geometry, rotary positions, the canvas, attention."""

@@ -1,0 +1,66 @@
+"""What a request returns. One source of truth for the command line's JSON and the Python API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request.
+
+    prompt_tokens: length of the prompt, T.
+    cached_tokens: prompt tokens whose KV came from the store or the anchor.
+    recomputed_tokens: of those, the ones that the policy recomputed.
+    computed_tokens: rows computed in this request = suffix + glue + chunks not in the store +
+        recomputed_tokens. So ``prompt_tokens = cached_tokens - recomputed_tokens + computed_tokens``.
+    cache_creation_tokens: chunk tokens newly written to the store by this request.
+    completion_tokens: generated tokens.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    recomputed_tokens: int
+    computed_tokens: int
+    cache_creation_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds. ``ttft_s`` runs from the call to the first generated token and leaves retrieval out."""
+
+    retrieve_s: float
+    load_s: float
+    select_s: float
+    recompute_s: float
+    ttft_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A chunk that the answer was asked from. ``chunk`` counts from 0 within the document."""
+
+    document: str
+    chunk: int
+    score: float
+    text: str
+    title: str = ""
+    heading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer. ``dropped`` lists the sources left out because the context was full."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    sources: tuple[Source, ...]
+    usage: Usage
+    timings: Timings
+    policy: str
+    ratio: float
+    model: str
+    dropped: tuple[Source, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""Chunk KV on disk and in memory: keys, format, catalogue, stores."""
