@@ -1,0 +1,117 @@
+"""The canvas: one request's K/V buffers, and the cache object that transformers computes on.
+
+Chunks are placed into it, recomputed rows are written in place, and decoding appends to it. It
+never moves: attention reads a view of the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ragblend.models.rows import RowRun
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Shape of one layer's cache: kv_heads x head_dim."""
+
+    kv_heads: int
+    head_dim: int
+
+
+class CanvasLayer(CacheLayerMixin):
+    """One layer's buffers, [batch, kv_heads, capacity, head_dim] each."""
+
+    is_compileable = False
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, index: int, canvas: Canvas) -> None:
+        super().__init__()
+        self.keys = keys
+        self.values = values
+        self.index = index
+        self.canvas = canvas
+        self.length = 0
+        self.dtype, self.device = keys.dtype, keys.device
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the buffers exist from the start."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write fresh rows and return views of all keys and values known so far.
+
+        Inside ``Canvas.running`` the rows go to the run's positions; otherwise they are appended.
+        """
+        run = self.canvas.run
+        if run is not None:
+            run.written(self.index, key_states, value_states, self.keys, self.values)
+            self.keys.index_copy_(2, run.rows, key_states)
+            self.values.index_copy_(2, run.rows, value_states)
+            self.length = max(self.length, run.end)
+        else:
+            start, self.length = self.length, self.length + key_states.shape[2]
+            self.keys[:, :, start : self.length] = key_states
+            self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # the name before transformers 5.2x
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.length = max(0, self.length - abs(tokens_to_remove))
+
+
+class Canvas(Cache):
+    """Preallocated buffers of every layer, owned by one request.
+
+    batch is 1 for a request; chunks are prefilled several at a time on a canvas of their own.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        batch: int = 1,
+    ) -> None:
+        def buffer(shape: LayerShape) -> Tensor:
+            return torch.empty(batch, shape.kv_heads, capacity, shape.head_dim, dtype=dtype, device=device)
+
+        layers = [CanvasLayer(buffer(shape), buffer(shape), index, self) for index, shape in enumerate(shapes)]
+        super().__init__(layers=layers)
+        self.capacity = capacity
+        self.run: RowRun | None = None
+
+    def keys(self, layer: int) -> Tensor:
+        """The whole key buffer of a layer, [batch, kv_heads, capacity, head_dim]."""
+        return self.layers[layer].keys
+
+    def values(self, layer: int) -> Tensor:
+        """The whole value buffer of a layer, [batch, kv_heads, capacity, head_dim]."""
+        return self.layers[layer].values
+
+    def set_length(self, length: int) -> None:
+        """Declare that positions 0..length-1 hold KV in every layer."""
+        for layer in self.layers:
+            layer.length = length
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
