@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
+
+MissCause = Literal["missing", "corrupt", "stale", "alloc"]
+"""Why an entry was not served: not there, damaged, whole but not what was asked for, or no memory
+or file handle left to read it with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,10 @@ class ChunkKV:
 
 
 class KVReader(Protocol):
-    """An open entry, already checked against the expected token ids; reads one layer at a time."""
+    """An open entry, already checked against the expected token ids; reads one layer at a time.
+
+    Layers may be read from several threads at once. Close it when done, also after an error.
+    """
 
     @property
     def tokens(self) -> int: ...
@@ -39,7 +48,11 @@ class KVReader(Protocol):
     def layer_count(self) -> int: ...
 
     def layer(self, index: int) -> LayerKV:
-        """Read one layer. Raises CorruptEntryError when the bytes are not what was written."""
+        """Read one layer, to be read only by the caller.
+
+        Raises CorruptEntryError when the bytes are not what was written; tell the store with
+        ``discard`` and compute the chunk instead.
+        """
         ...
 
     def close(self) -> None: ...
@@ -48,8 +61,13 @@ class KVReader(Protocol):
 class KVStore(ABC):
     """Chunk KV by key. A key (see ``key.entry_key``) already carries the namespace.
 
-    Any doubt about an entry is a miss, never an error: ``open`` returns None for it.
+    Any doubt about an entry is a miss, never an error: ``open`` returns None for it. ``misses``
+    counts them by cause. Stores are safe to share between threads.
     """
+
+    def __init__(self) -> None:
+        self.misses: Counter[MissCause] = Counter()
+        self._misses_lock = threading.Lock()
 
     @abstractmethod
     def contains(self, key: str) -> bool:
@@ -74,5 +92,15 @@ class KVStore(ABC):
     def nbytes(self) -> int:
         """Bytes of all entries."""
 
+    def discard(self, key: str, cause: MissCause = "corrupt") -> None:
+        """Give up an entry whose reader raised CorruptEntryError, so that it is computed and put anew."""
+        self.count_miss(cause)
+        self.delete(key)
+
+    def count_miss(self, cause: MissCause) -> None:
+        with self._misses_lock:
+            self.misses[cause] += 1
+
+    @abstractmethod
     def close(self) -> None:
         """Release what the store holds. Using it afterwards raises StoreError."""

@@ -6,11 +6,14 @@ committed, so a row never names bytes that are not there.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError, StoreFullError
 
@@ -58,40 +61,93 @@ def translated_errors(path: Path) -> Iterator[None]:
     """Turn sqlite3's errors into ours, with the cause and the next step."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        text = str(error)
-        if "locked" in text or "busy" in text:
-            raise LibraryBusyError(f"{path}: another process is writing; try again when it has finished") from error
-        if "full" in text:
-            raise StoreFullError(f"{path}: the disk is full; free some space and run the command again") from error
-        raise StoreError(f"{path}: {text}") from error
+    except sqlite3.ProgrammingError as error:
+        raise StoreError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise StoreError(
-            f"{path} is damaged ({error}): restore it from a backup, or index the documents into a new folder"
-        ) from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise LibraryBusyError(f"{path}: another process is writing; try again when it has finished") from error
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFullError(f"{path}: the disk is full; free some space and run the command again") from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise StoreError(
+                f"{path} is damaged ({error}): restore it from a backup, or index the documents into a new folder"
+            ) from error
+        raise StoreError(f"{path}: {error}") from error
 
 
 class Catalogue:
-    """One open catalogue, safe to share between threads (one statement at a time)."""
+    """One open catalogue, safe to share between threads (one statement at a time).
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    ``read_only`` works in folders that cannot be written too. Raises StoreError for a file that is
+    absent (read-only), damaged or unreadable, StoreFormatError for one of another format, and
+    LibraryBusyError when another process keeps writing for ``busy_timeout_s`` seconds.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.path = path
         self.read_only = read_only
+        self.busy_timeout_s = busy_timeout_s
         self.lock = threading.RLock()
         with translated_errors(path):
-            mode = "?mode=ro" if read_only else ""
-            self.connection = sqlite3.connect(
-                f"{path.resolve().as_uri()}{mode}",
-                uri=True,
-                timeout=BUSY_TIMEOUT_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self.connection.execute("PRAGMA foreign_keys = ON")
-            if not read_only:
-                self.connection.execute("PRAGMA journal_mode = WAL")
-                self.connection.execute("PRAGMA synchronous = FULL")
-            self._migrate()
+            self.connection = self._connect_read_only() if read_only else self._connect()
+            try:
+                self._migrate()
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        try:  # before SQLite makes it readable to others; its journals take over the file's mode
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be opened for writing ({error.strerror})") from error
+        connection = self._open_database("rw")
+        try:
+            _enter_wal(connection, self.busy_timeout_s)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        """Readers of a WAL database write to its index, so a read-only folder needs another way in.
+
+        Nobody can be writing to such a folder, and the file is read as immutable: sound only
+        without a journal, whose commits would be ignored.
+        """
+        connection = self._open_database("ro")
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+            if not self.path.exists():
+                raise StoreError(f"{self.path}: no such file") from error
+            journal = self.path.with_name(f"{self.path.name}-wal")
+            if journal.exists() and journal.stat().st_size:
+                raise StoreError(
+                    f"{self.path}: the folder is read-only and the last writer did not finish; "
+                    "open it once where it can be written"
+                ) from error
+            connection = self._open_database("ro&immutable=1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_database(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.resolve().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self.busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
 
     def _migrate(self) -> None:
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
@@ -99,8 +155,12 @@ class Catalogue:
             raise StoreFormatError(
                 f"{self.path} has format {version}, this ragblend reads up to {len(MIGRATIONS)}: upgrade ragblend"
             )
-        if version == len(MIGRATIONS) or self.read_only:
+        if version == len(MIGRATIONS):
             return
+        if self.read_only:
+            raise StoreFormatError(
+                f"{self.path} has the older format {version}: open it for writing once, which brings it up to date"
+            )
         with self.transaction():
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
             for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
@@ -110,17 +170,24 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in one immediate transaction: all of it is kept, or none."""
+        """Run the block in one immediate transaction: all of it is kept, or none.
+
+        Inside another transaction of the same thread the block becomes part of that one.
+        """
         with self.lock, translated_errors(self.path):
+            if self.connection.in_transaction:
+                yield self.connection
+                return
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
+                self.connection.execute("COMMIT")
             except BaseException:
-                self.connection.execute("ROLLBACK")
+                if self.connection.in_transaction:  # SQLite itself rolls back after some errors, a full disk for one
+                    self.connection.execute("ROLLBACK")
                 raise
-            self.connection.execute("COMMIT")
 
-    def rows(self, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """All rows of a reading statement."""
         with self.lock, translated_errors(self.path):
             return self.connection.execute(statement, parameters).fetchall()
@@ -132,3 +199,16 @@ class Catalogue:
     def close(self) -> None:
         with self.lock:
             self.connection.close()
+
+
+def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    """Switch to WAL. SQLite does not wait here for another process that is doing the same, so we do."""
+    deadline = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
