@@ -117,6 +117,8 @@ class Catalogue:
         Nobody can be writing to such a folder, and the file is read as immutable: sound only
         without a journal, whose commits would be ignored.
         """
+        if not self.path.is_file():
+            raise StoreError(f"{self.path}: no such file")
         connection = self._open_database("ro")
         try:
             connection.execute("PRAGMA schema_version").fetchone()
@@ -124,8 +126,6 @@ class Catalogue:
             connection.close()
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
-            if not self.path.exists():
-                raise StoreError(f"{self.path}: no such file") from error
             journal = self.path.with_name(f"{self.path.name}-wal")
             if journal.exists() and journal.stat().st_size:
                 raise StoreError(

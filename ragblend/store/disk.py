@@ -42,7 +42,8 @@ class DiskStore(KVStore):
     """The entries of one namespace in the folder ``root``, recorded in ``catalogue``.
 
     The catalogue is shared with the library and is not closed with the store. With a read-only
-    catalogue nothing in the folder is changed. Keys are hex SHA-256, others raise ConfigError.
+    catalogue nothing in the folder is changed. Keys are hex SHA-256; writing under another raises
+    ConfigError.
 
     ``put`` commits one entry. To commit many at once, or together with other rows, write the files
     first and record them in one transaction::
@@ -62,7 +63,7 @@ class DiskStore(KVStore):
         digest = digest_fields(namespace)
         self.folder = root / "kv" / digest
         self.quarantine = root / "quarantine" / digest
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._closed = False
 
     def contains(self, key: str) -> bool:
@@ -101,7 +102,7 @@ class DiskStore(KVStore):
         """Commit the rows of written files, as part of the caller's transaction if there is one."""
         self._require_writable()
         now = time.time()
-        with self._catalogue.transaction() as connection:
+        with self.catalogue.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO entries (key, namespace, tokens, bytes, created_at) VALUES (?, ?, ?, ?, ?)",
                 [(entry.key, self.namespace, entry.tokens, entry.nbytes, now) for entry in entries],
@@ -129,7 +130,7 @@ class DiskStore(KVStore):
     def discard(self, key: str, cause: MissCause = "corrupt") -> None:
         """Count a miss, move the entry's file to the quarantine folder and delete its row."""
         self.count_miss(cause)
-        if self._catalogue.read_only:
+        if self.catalogue.read_only:
             return
         with contextlib.suppress(OSError):
             make_private_folder(self.quarantine)
@@ -145,7 +146,7 @@ class DiskStore(KVStore):
     def forget(self, keys: Iterable[str]) -> None:
         """Delete rows, as part of the caller's transaction if there is one. Their files become orphans."""
         self._require_writable()
-        with self._catalogue.transaction() as connection:
+        with self.catalogue.transaction() as connection:
             connection.executemany(
                 "DELETE FROM entries WHERE key = ? AND namespace = ?", [(key, self.namespace) for key in keys]
             )
@@ -209,7 +210,7 @@ class DiskStore(KVStore):
 
     def _rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         self._require_open()
-        return self._catalogue.rows(statement, *parameters)
+        return self.catalogue.rows(statement, *parameters)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -217,7 +218,7 @@ class DiskStore(KVStore):
 
     def _require_writable(self) -> None:
         self._require_open()
-        if self._catalogue.read_only:
+        if self.catalogue.read_only:
             raise StoreError(f"{self.root}: opened read-only, entries cannot be written or deleted")
 
     @contextlib.contextmanager

@@ -110,7 +110,7 @@ def test_the_intact_file_is_read(blob, read, kv):
     ids=["value size", "token count", "rank", "no heads", "mixed types", "float64", "inf"],
 )
 def test_what_the_format_cannot_hold_is_refused(key, layer, error):
-    with pytest.raises(error, match="layer.00000"):
+    with pytest.raises(error, match=r"layer\.00000"):
         encode_chunk(key, ChunkKV((1, 2, 3), (layer,)))
 
 
@@ -215,7 +215,18 @@ def test_another_version_or_key_is_stale(blob, read, change):
 
 @pytest.mark.parametrize(
     "header",
-    [b"{}", b"[]", b"null", b'"token_ids"', b"{", b"\xff\xfe", b" {}", b"[" * 50_000, b'{"a":' * 50_000, b'{"a":1,"a":1}'],
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'"token_ids"',
+        b"{",
+        b"\xff\xfe",
+        b" {}",
+        b"[" * 50_000,
+        b'{"a":' * 50_000,
+        b'{"a":1,"a":1}',
+    ],
     ids=lambda header: repr(header[:12]),
 )
 def test_a_header_that_is_no_header(blob, read, header):

@@ -1,0 +1,61 @@
+"""Writers killed with SIGKILL at random moments: what was acknowledged is whole, the rest is not served."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.disk import DiskStore
+
+KILLS = 10
+
+
+def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path, make_kv, make_key, same_kv):
+    pause = random.Random(0)
+    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_writer.py")), str(tmp_path)]
+    checked = 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        for _ in range(KILLS):
+            writer.stdin.write(f"{checked}\n")
+            writer.stdin.flush()
+            child = int(writer.stdout.readline())
+            time.sleep(pause.uniform(0.0, 0.15))
+            os.kill(child, signal.SIGKILL)
+            wait_until_gone(child)
+            checked = check_acknowledged(tmp_path, make_kv, make_key, same_kv)
+    assert checked > KILLS
+
+
+def wait_until_gone(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(process, 0)
+            time.sleep(0.001)
+
+
+def check_acknowledged(root: Path, make_kv, make_key, same_kv) -> int:
+    """Reopen the store and check every entry; the number of the first one that was not acknowledged."""
+    log = root / "acknowledged"
+    numbers = [int(line) for line in log.read_text().splitlines()] if log.exists() else []
+    with contextlib.closing(Catalogue(root / "catalogue.db")) as catalogue:
+        store = DiskStore(root, catalogue)
+        keys = {make_key(number) for number in numbers}
+        recorded = {entry.key for entry in store.entries()}
+        assert keys <= recorded
+        assert len(recorded - keys) <= KILLS  # committed, and killed before it could say so
+        assert [entry.key for entry in store.entries() if store.check(entry.key)] == []
+        for number in numbers:
+            kv = make_kv(number)
+            with contextlib.closing(store.open(make_key(number), kv.token_ids)) as reader:
+                assert same_kv(reader, kv)
+        for orphan in store.orphans():
+            orphan.unlink()
+        assert not store.misses
+    return max(numbers, default=-1) + 1

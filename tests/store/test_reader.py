@@ -1,0 +1,93 @@
+"""Files that change, vanish or are something else while they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ragblend.errors import CorruptEntryError
+from ragblend.store.format import encode_chunk
+from ragblend.store.reader import ChunkReader
+
+
+@pytest.fixture
+def kv(make_kv):
+    return make_kv()
+
+
+@pytest.fixture
+def path(tmp_path, kv, make_key):
+    path = tmp_path / "entry.safetensors"
+    path.write_bytes(b"".join(encode_chunk(make_key(), kv)))
+    return path
+
+
+@pytest.fixture
+def reader(path, make_key):
+    with contextlib.closing(ChunkReader(path, make_key())) as opened:
+        yield opened
+
+
+def test_a_file_removed_while_it_is_read_is_read_to_the_end(path, reader, kv, same_kv):
+    path.unlink()
+    assert same_kv(reader, kv)
+
+
+@pytest.mark.parametrize("length", [0, 1000, -1])
+def test_a_file_cut_short_while_it_is_read(path, reader, length):
+    os.truncate(path, length if length >= 0 else path.stat().st_size - 1)
+    with pytest.raises(CorruptEntryError, match="ends at byte"):
+        reader.layer(2)
+
+
+def test_a_file_overwritten_while_it_is_read(path, reader):
+    with path.open("r+b") as file:
+        file.seek(-10, os.SEEK_END)
+        file.write(b"other bytes"[:10])
+    reader.layer(0)
+    with pytest.raises(CorruptEntryError, match="checksum"):
+        reader.layer(2)
+
+
+def test_a_read_error_of_the_disk(reader, monkeypatch):
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(CorruptEntryError, match="Input/output error"):
+        reader.layer(0)
+
+
+def test_short_reads_are_continued(reader, kv, same_kv, monkeypatch):
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: read(file, [buffers[0][:100]], offset))
+    assert same_kv(reader, kv)
+
+
+def test_a_pipe_in_the_files_place_does_not_block(tmp_path, make_key):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorruptEntryError, match="not a regular file"):
+        ChunkReader(tmp_path / "pipe", make_key())
+
+
+def test_links_are_not_followed(tmp_path, path, make_key):
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="symbolic link"):
+        ChunkReader(tmp_path / "link", make_key())
+
+
+def next_descriptor() -> int:
+    with Path(os.devnull).open() as file:
+        return file.fileno()
+
+
+def test_a_refused_file_is_closed(path, make_key):
+    path.write_bytes(path.read_bytes()[:-1])
+    before = next_descriptor()
+    with pytest.raises(CorruptEntryError):
+        ChunkReader(path, make_key())
+    assert next_descriptor() == before
