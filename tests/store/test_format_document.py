@@ -1,0 +1,56 @@
+"""The format document tells the truth: its reader reads our files, its formulas give our numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from ragblend.store.format import encode_chunk
+from ragblend.store.key import ModelIdentity, entry_key
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "store-format.md").read_text()
+
+
+@pytest.fixture
+def blob(tmp_path, make_kv, make_key):
+    path = tmp_path / "entry.safetensors"
+    path.write_bytes(b"".join(encode_chunk(make_key(), make_kv())))
+    return path
+
+
+def test_the_reader_in_the_document_reads_an_entry(blob, make_kv):
+    names: dict = {}
+    exec(re.search(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[1], names)
+    token_ids, layers = names["read_entry"](blob)
+    kv = make_kv()
+    assert token_ids.tolist() == list(kv.token_ids)
+    for (dtype, keys, values), layer in zip(layers, kv.layers, strict=True):
+        assert dtype == "BF16"
+        for data, tensor in ((keys, layer.keys), (values, layer.values)):
+            assert torch.equal(torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(tensor.shape), tensor)
+
+
+def test_checksums_are_as_described(blob, make_key):
+    data = blob.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    for name in ("token_ids", "layer.00000", "layer.00001", "layer.00002"):
+        field = header[name]
+        first, end = field["data_offsets"]
+        text = f"{make_key()}/{name}/{field['dtype']}/{'x'.join(str(size) for size in field['shape'])}"
+        expected = zlib.crc32(text.encode() + data[begin + first : begin + end])
+        assert header["__metadata__"][name] == f"{expected:08x}"
+
+
+def test_keys_are_as_described():
+    identity = ModelIdentity("weights", "tokenizer", "config", "dtype", "adapter", "quantisation", "rope")
+    fields = [b"1", b"tenant", b"weights", b"tokenizer", b"config", b"dtype", b"adapter", b"quantisation", b"rope"]
+    fields += [(7).to_bytes(4, "little"), b"raw", (8).to_bytes(4, "little") + (9).to_bytes(4, "little")]
+    expected = hashlib.sha256(b"".join(len(field).to_bytes(8, "little") + field for field in fields)).hexdigest()
+    assert entry_key("tenant", identity, (7,), (8, 9)) == expected
