@@ -204,6 +204,8 @@ def _before_layer(index: int) -> Any:
             run.kept = torch.searchsorted(run.rows, kept)
             run.rows = kept
             hidden = hidden[:, run.kept]
+        if run.on_hidden is not None:
+            hidden = run.on_hidden(index, hidden)
         if run.kept is not None:
             kwargs = {name: _select(name, value, run.kept) for name, value in kwargs.items()}
         return (hidden, *rest), kwargs

@@ -18,6 +18,7 @@ class RowRun:
         sorted subset of the current ones). The last row must stay: it gives the logits.
     stop_before: the pass ends before this layer, without logits.
     on_layer(layer): called before each layer; what the layer reads must be placed when it returns.
+    on_hidden(layer, hidden): sees each layer's input [1, n, hidden_size] and returns the one to use.
     on_write(layer, rows, keys, values, stored_keys, stored_values): called before fresh
         [1, kv_heads, n, head_dim] replace what the canvas holds at the rows.
     on_attend(layer, rows, query, keys, attention): called with a layer's rotated queries
@@ -30,6 +31,7 @@ class RowRun:
     narrow: Callable[[], Tensor] | None = None
     stop_before: int | None = None
     on_layer: Callable[[int], None] | None = None
+    on_hidden: Callable[[int, Tensor], Tensor] | None = None
     on_write: Callable[[int, Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None
     on_attend: Callable[[int, Tensor, Tensor, Tensor, Attention], None] | None = None
     kept: Tensor | None = None

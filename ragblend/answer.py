@@ -1,0 +1,153 @@
+"""A running answer: text as it comes, then usage and timings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ragblend.blend.blender import Blended
+from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.errors import ConfigError, GenerationCancelled
+from ragblend.generate import AnswerText, generate_ids
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.prompt import Prompt, Segment
+from ragblend.results import Answer, Source, Timings, Usage
+
+
+class AnswerStream(Iterator[str]):
+    """Iterate to get the text; afterwards ``answer`` holds the whole result.
+
+    ``cancel`` (from any thread) ends it at the next layer or token; the answer then has what came
+    so far, with finish_reason ``cancelled``. Leaving it as a context manager cancels it too.
+    """
+
+    def __init__(
+        self,
+        *,
+        adapter: DecoderAdapter,
+        tokenizer: Any,
+        model_name: str,
+        prompt: Prompt,
+        dropped: tuple[Segment, ...],
+        settings: BlendSettings,
+        generation: GenerationSettings,
+        retrieve_s: float,
+        run_blend: Callable[[Callable[[], bool]], Blended],
+    ) -> None:
+        self._adapter = adapter
+        self._tokenizer = tokenizer
+        self._model_name = model_name
+        self._prompt = prompt
+        self._dropped = dropped
+        self._settings = settings
+        self._generation = generation
+        self._retrieve_s = retrieve_s
+        self._run_blend = run_blend
+        self._cancelled = threading.Event()
+        self._answer: Answer | None = None
+        self._pieces = self._produce()
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+        for _ in self._pieces:
+            pass
+
+    def cancel(self) -> None:
+        """Stop at the next layer or token and free the canvas."""
+        self._cancelled.set()
+
+    @property
+    def answer(self) -> Answer:
+        """The finished answer. Raises ConfigError while the stream is still running."""
+        if self._answer is None:
+            raise ConfigError("the answer is not finished: iterate over the stream first, or call complete()")
+        return self._answer
+
+    def complete(self) -> Answer:
+        """Run to the end and return the answer."""
+        for _ in self:
+            pass
+        return self.answer
+
+    def _produce(self) -> Iterator[str]:
+        began = time.perf_counter()
+        try:
+            blended = self._run_blend(self._cancelled.is_set)
+        except GenerationCancelled:
+            self._answer = self._finished("", [], "cancelled", None, 0.0, time.perf_counter() - began)
+            return
+        text = AnswerText(self._tokenizer, self._generation.stop)
+        prompt_ids = torch.tensor(self._prompt.token_ids, device=self._adapter.device)
+        pieces: list[str] = []
+        token_ids: list[int] = []
+        first_token = 0.0
+        reason = "stop"
+        for token_id in generate_ids(self._adapter, blended, prompt_ids, self._generation):
+            if not token_ids:
+                first_token = time.perf_counter() - began
+            token_ids.append(token_id)
+            if piece := text.push(token_id):
+                pieces.append(piece)
+                yield piece
+            if text.stopped or self._cancelled.is_set():
+                reason = "stop" if text.stopped else "cancelled"
+                break
+        else:
+            if len(token_ids) == self._generation.max_tokens and not self._ends(token_ids[-1]):
+                reason = "length"
+        if piece := text.finish():
+            pieces.append(piece)
+            yield piece
+        total = time.perf_counter() - began
+        self._answer = self._finished("".join(pieces), token_ids, reason, blended, first_token, total)
+
+    def _ends(self, token_id: int) -> bool:
+        ends = self._adapter.model.generation_config.eos_token_id
+        return token_id in (ends if isinstance(ends, list) else [ends])
+
+    def _finished(
+        self, text: str, token_ids: list[int], reason: str, blended: Blended | None, first_token: float, total: float
+    ) -> Answer:
+        return Answer(
+            text=text.strip(),
+            token_ids=tuple(token_ids),
+            finish_reason=reason,
+            sources=_sources(self._prompt.chunks),
+            usage=Usage(
+                prompt_tokens=len(self._prompt),
+                cached_tokens=blended.cached if blended else 0,
+                recomputed_tokens=blended.recomputed if blended else 0,
+                computed_tokens=blended.computed if blended else 0,
+                cache_creation_tokens=0,
+                completion_tokens=len(token_ids),
+            ),
+            timings=Timings(
+                retrieve_s=self._retrieve_s,
+                load_s=blended.load_s if blended else 0.0,
+                select_s=blended.select_s if blended else 0.0,
+                recompute_s=blended.recompute_s if blended else 0.0,
+                ttft_s=first_token,
+                total_s=total + self._retrieve_s,
+            ),
+            policy=self._settings.policy,
+            ratio=self._settings.ratio,
+            model=self._model_name,
+            dropped=_sources(self._dropped),
+        )
+
+
+def _sources(segments: tuple[Segment, ...]) -> tuple[Source, ...]:
+    return tuple(segment.source for segment in segments if segment.source is not None)

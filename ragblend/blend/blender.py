@@ -1,0 +1,91 @@
+"""One request, from a prompt to a filled canvas and the logits of its first token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ragblend.blend.loader import DamagedChunkError, Loader
+from ragblend.blend.plan import make_plan
+from ragblend.blend.policies import Policy, Request
+from ragblend.errors import ModelError
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.canvas import Canvas
+from ragblend.prompt import Prompt
+from ragblend.store.base import ChunkKV, KVStore
+
+
+@dataclass(frozen=True)
+class Blended:
+    """canvas: holds KV for every prompt position. logits: of the last prompt token, [vocabulary].
+
+    computed: rows computed. recomputed: of them, the reused tokens that the policy chose.
+    cached: prompt tokens whose KV was reused (recomputed ones included). Seconds as in Timings.
+    """
+
+    canvas: Canvas
+    logits: Tensor
+    prompt_tokens: int
+    cached: int
+    computed: int
+    recomputed: int
+    load_s: float
+    select_s: float
+    recompute_s: float
+
+
+def blend(
+    adapter: DecoderAdapter,
+    anchor: ChunkKV,
+    prompt: Prompt,
+    *,
+    policy: Policy,
+    ratio: float,
+    store: KVStore | None = None,
+    room: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Blended:
+    """Fill a canvas with the prompt's KV, reusing what the policy allows.
+
+    room: positions to keep free behind the prompt for the answer. cancelled: asked before each layer;
+    when it says yes, GenerationCancelled is raised and everything is freed. A chunk that turns out damaged
+    while it is read is discarded from the store and the request planned again without it.
+    """
+    damaged: set[str] = set()
+    while True:
+        plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, damaged)
+        canvas = adapter.canvas(len(plan) + room)
+        try:
+            return _run(Request(adapter, plan, canvas, Loader(adapter, plan, canvas, cancelled), ratio), policy)
+        except DamagedChunkError as error:
+            damaged.add(error.key)
+            if store is not None:
+                store.discard(error.key, "corrupt")
+        finally:
+            plan.close()
+
+
+def _run(request: Request, policy: Policy) -> Blended:
+    plan, loader = request.plan, request.loader
+    began = time.perf_counter()
+    run = policy.select(request)
+    selected, loaded_for_selection = time.perf_counter(), loader.seconds
+    logits = request.adapter.forward_rows(request.canvas, plan.token_ids, run)
+    ended = time.perf_counter()
+    if logits is None:
+        raise ModelError(f"policy {policy.name!r} stopped before the last layer: it must return a whole pass")
+    recomputed = run.rows.numel() - plan.mandatory.numel()
+    return Blended(
+        canvas=request.canvas,
+        logits=logits,
+        prompt_tokens=len(plan),
+        cached=len(plan) - plan.mandatory.numel(),
+        computed=run.rows.numel(),
+        recomputed=recomputed,
+        load_s=loader.seconds,
+        select_s=selected - began - loaded_for_selection,
+        recompute_s=ended - selected - (loader.seconds - loaded_for_selection),
+    )

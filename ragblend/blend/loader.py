@@ -1,0 +1,61 @@
+"""Loading: stored layers go to their positions on the canvas, just before the layer is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from ragblend.blend.plan import Plan
+from ragblend.errors import CorruptEntryError, GenerationCancelled
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.canvas import Canvas
+
+
+class DamagedChunkError(CorruptEntryError):
+    """A stored layer turned out damaged in the middle of a request; ``key`` names its entry."""
+
+    def __init__(self, key: str, cause: CorruptEntryError) -> None:
+        super().__init__(str(cause))
+        self.key = key
+
+
+class Loader:
+    """Places a plan's chunks on a canvas, one layer at a time and each layer once.
+
+    One rotation moves all chunks of a layer: keys are copied first, then turned in place from the
+    first placed position to the last. Rows in between are computed anyway before they are read.
+    """
+
+    def __init__(
+        self, adapter: DecoderAdapter, plan: Plan, canvas: Canvas, cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._adapter = adapter
+        self._plan = plan
+        self._canvas = canvas
+        self._cancelled = cancelled
+        self._placed: set[int] = set()
+        self.seconds = 0.0
+        placements = plan.placements
+        self._span = (placements[0].start, placements[-1].stop) if placements else (0, 0)
+        self._angles = adapter.rotary.angles(torch.arange(*self._span, device=adapter.device))
+
+    def place(self, layer: int) -> None:
+        """Make sure that ``layer`` is placed. Raises DamagedChunkError, GenerationCancelled."""
+        if self._cancelled():
+            raise GenerationCancelled("the request was cancelled before its first token")
+        if layer in self._placed or not self._plan.placements:
+            return
+        began = time.perf_counter()
+        keys, values = self._canvas.keys(layer)[0], self._canvas.values(layer)[0]
+        for placement in self._plan.placements:
+            try:
+                kv = placement.reader.layer(layer)
+            except CorruptEntryError as error:
+                raise DamagedChunkError(placement.key or "", error) from error
+            keys[:, placement.start : placement.stop] = kv.keys
+            values[:, placement.start : placement.stop] = kv.values
+        self._adapter.rotary.rotate_(layer, keys[:, slice(*self._span)], self._angles)
+        self._placed.add(layer)
+        self.seconds += time.perf_counter() - began

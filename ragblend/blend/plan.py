@@ -1,0 +1,126 @@
+"""The plan of a request: what stands where, what the store has, and which rows must be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ragblend.errors import ContextOverflowError
+from ragblend.prompt import Prompt, Segment
+from ragblend.store.base import ChunkKV, KVReader, KVStore
+from ragblend.store.memory import MemoryReader
+
+# What a policy lets a request reuse: all stored chunks, only what is exact, or nothing.
+Reuse = Literal["all", "exact", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Stored KV that goes to positions start..start+tokens-1. key is None for the anchor.
+
+    exact: the KV is what a full prefill would compute there, so it is never recomputed.
+    """
+
+    start: int
+    reader: KVReader
+    exact: bool
+    key: str | None
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.reader.tokens
+
+
+@dataclass(frozen=True)
+class Plan:
+    """token_ids: [T] int64. placements: in order of position. mandatory: [n] int64, sorted rows that
+    every policy computes. candidates: [m] int64, sorted reused positions that a policy may recompute.
+    suffix_start: first position of the last segment. misses: chunks that the store does not have.
+    """
+
+    token_ids: Tensor
+    placements: tuple[Placement, ...]
+    mandatory: Tensor
+    candidates: Tensor
+    suffix_start: int
+    misses: int
+
+    def __len__(self) -> int:
+        return int(self.token_ids.shape[0])
+
+    def close(self) -> None:
+        for placement in self.placements:
+            placement.reader.close()
+
+
+def make_plan(
+    prompt: Prompt,
+    anchor: ChunkKV,
+    store: KVStore | None,
+    reuse: Reuse,
+    device: torch.device,
+    damaged: AbstractSet[str] = frozenset(),
+) -> Plan:
+    """Look every chunk up and lay the prompt out; entries in ``damaged`` count as absent.
+
+    The anchor is placed where the prompt begins with its ids; the chunk right behind it is then exact.
+    """
+    total = len(prompt)
+    anchored = len(anchor.token_ids)
+    placements: list[Placement] = []
+    misses = 0
+    begins_with_anchor = 0 < anchored < total and prompt.token_ids[:anchored] == anchor.token_ids
+    if begins_with_anchor and reuse != "nothing":
+        placements.append(Placement(0, MemoryReader(anchor), exact=True, key=None))
+    exact_start = anchored if begins_with_anchor or anchored == 0 else -1
+    for start, segment in zip(prompt.starts, prompt.segments, strict=True):
+        exact = start == exact_start
+        if segment.kind != "chunk" or reuse == "nothing" or (reuse == "exact" and not exact):
+            continue
+        reader = None if segment.key in damaged else _lookup(store, segment)
+        if reader is None:
+            misses += 1
+        else:
+            placements.append(Placement(start, reader, exact, segment.key))
+    covered = torch.zeros(total, dtype=torch.bool)
+    inexact = torch.zeros(total, dtype=torch.bool)
+    for placement in placements:
+        covered[placement.start : placement.stop] = True
+        inexact[placement.start : placement.stop] = not placement.exact
+    return Plan(
+        token_ids=torch.tensor(prompt.token_ids, device=device),
+        placements=tuple(placements),
+        mandatory=(~covered).nonzero()[:, 0].to(device),
+        candidates=inexact.nonzero()[:, 0].to(device),
+        suffix_start=prompt.starts[-1],
+        misses=misses,
+    )
+
+
+def fit_context(
+    prompt: Prompt, answer_tokens: int, limit: int, overflow: Literal["refuse", "drop"]
+) -> tuple[Prompt, tuple[Segment, ...]]:
+    """The prompt that fits, and the chunks left out, lowest score first.
+
+    Raises ContextOverflowError when nothing may be dropped or dropping every chunk is not enough.
+    """
+    dropped: list[Segment] = []
+    while len(prompt) + answer_tokens > limit:
+        chunks = prompt.chunks
+        if overflow == "refuse" or not chunks:
+            raise ContextOverflowError(len(prompt), answer_tokens, limit)
+        lowest = min(reversed(chunks), key=lambda chunk: chunk.source.score if chunk.source else 0.0)
+        position = next(index for index, segment in enumerate(prompt.segments) if segment is lowest)
+        prompt = replace(prompt, segments=prompt.segments[:position] + prompt.segments[position + 1 :])
+        dropped.append(lowest)
+    return prompt, tuple(dropped)
+
+
+def _lookup(store: KVStore | None, segment: Segment) -> KVReader | None:
+    if store is None or segment.key is None:
+        return None
+    return store.open(segment.key, segment.token_ids)

@@ -1,0 +1,82 @@
+"""Prefilling chunks behind the anchor, in batches, and keeping their own rows as canonical KV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ragblend.errors import ConfigError
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.canvas import Canvas
+from ragblend.store.base import ChunkKV, LayerKV
+
+# Tokens computed at once: enough to keep matrix products busy, little enough to bound memory.
+BATCH_TOKENS = 2048
+
+
+def prefill_anchor(adapter: DecoderAdapter, anchor_ids: Sequence[int]) -> ChunkKV:
+    """Canonical KV of the anchor's own rows at positions 0..len-1 (no layers' rows for an empty anchor)."""
+    canvas = adapter.canvas(len(anchor_ids))
+    if anchor_ids:
+        adapter.append(canvas, torch.tensor([anchor_ids], device=adapter.device))
+    return _take(adapter.canonical_rows(canvas, 0, len(anchor_ids)), 0, tuple(anchor_ids))
+
+
+def prefill_chunks(
+    adapter: DecoderAdapter, anchor: ChunkKV, chunks: Sequence[tuple[int, ...]], batch_tokens: int = BATCH_TOKENS
+) -> Iterator[ChunkKV]:
+    """Canonical KV of each chunk behind ``anchor``, in the given order.
+
+    Chunks of a batch are padded on the right: causal attention keeps padding out of earlier rows.
+    Raises ConfigError for an empty chunk or one that does not fit the model's context.
+    """
+    start = len(anchor.token_ids)
+    for chunk in chunks:
+        if not chunk or start + len(chunk) > adapter.context_length:
+            raise ConfigError(
+                f"a chunk of {len(chunk):,} tokens behind an anchor of {start:,} does not fit "
+                f"the model's context of {adapter.context_length:,}: use chunks of 1 token up to that"
+            )
+    for batch in _batches(chunks, batch_tokens):
+        longest = max(map(len, batch))
+        canvas = adapter.canvas(start + longest, batch=len(batch))
+        place_anchor(adapter, anchor, canvas)
+        padded = [(*chunk, *[0] * (longest - len(chunk))) for chunk in batch]
+        adapter.append(canvas, torch.tensor(padded, device=adapter.device))
+        layers = adapter.canonical_rows(canvas, start, start + longest)
+        del canvas
+        for index, chunk in enumerate(batch):
+            yield _take(layers, index, chunk)
+
+
+def place_anchor(adapter: DecoderAdapter, anchor: ChunkKV, canvas: Canvas) -> None:
+    """Put the anchor's rows at positions 0..len-1 of every batch entry of an empty canvas."""
+    count = len(anchor.token_ids)
+    angles = adapter.rotary.angles(torch.arange(count, device=adapter.device))
+    for layer, kv in enumerate(anchor.layers):
+        canvas.keys(layer)[:, :, :count] = kv.keys.to(adapter.device)
+        canvas.values(layer)[:, :, :count] = kv.values.to(adapter.device)
+        adapter.rotary.rotate_(layer, canvas.keys(layer)[:, :, :count], angles)
+    canvas.set_length(count)
+
+
+def _batches(chunks: Sequence[tuple[int, ...]], batch_tokens: int) -> Iterator[list[tuple[int, ...]]]:
+    batch: list[tuple[int, ...]] = []
+    for chunk in chunks:
+        if batch and max(map(len, [*batch, chunk])) * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(chunk)
+    if batch:
+        yield batch
+
+
+def _take(layers: Sequence[LayerKV], index: int, token_ids: tuple[int, ...]) -> ChunkKV:
+    """One batch entry's own rows, copied to the CPU so that the batch can be freed."""
+    count = len(token_ids)
+    own = [
+        LayerKV(layer.keys[index, :, :count].cpu().clone(), layer.values[index, :, :count].cpu().clone())
+        for layer in layers
+    ]
+    return ChunkKV(token_ids, tuple(own))

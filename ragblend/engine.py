@@ -1,0 +1,155 @@
+"""The engine: a model that answers prompts by blending. Start reading here.
+
+One question's way: ``Library.stream`` searches and builds a prompt; ``Engine.stream`` fits it into
+the context; ``blend.blender.blend`` plans, places stored chunk KV on the canvas, lets the policy
+select rows and computes them; ``generate.generate_ids`` decodes on the canvas; ``AnswerStream``
+hands the text out and sums up usage and timings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ragblend.answer import AnswerStream
+from ragblend.blend.blender import blend as blend_prompt
+from ragblend.blend.plan import fit_context
+from ragblend.blend.policies import policy_named
+from ragblend.blend.prefill import prefill_anchor, prefill_chunks
+from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.errors import ModelError
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.identity import model_identity
+from ragblend.models.load import LoadedModel, load_model
+from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, Prompt, PromptTemplate
+from ragblend.results import Answer
+from ragblend.store.base import ChunkKV, KVStore
+from ragblend.store.key import ModelIdentity, entry_key
+
+
+class Engine:
+    """A model with its tokenizer, prompt template and blend settings. Safe to use from several threads.
+
+    model: None for the embedded default, a folder, a ``.gguf`` file or a transformers id.
+    device: ``auto``, ``cpu``, ``cuda``, ... dtype: ``auto``, ``float32``, ``bfloat16``, ``float16``.
+    blend: the default policy and ratio. system, question: the wording of the prompt template.
+
+    Raises PathNotFoundError, ModelError, UnsupportedModelError, ConfigError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        blend: BlendSettings | None = None,
+        system: str = DEFAULT_SYSTEM,
+        question: str = DEFAULT_QUESTION,
+    ) -> None:
+        self._start(load_model(model, device, dtype), blend, system, question)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "",
+        blend: BlendSettings | None = None,
+        system: str = DEFAULT_SYSTEM,
+        question: str = DEFAULT_QUESTION,
+    ) -> Engine:
+        """An engine on a transformers model that is already in memory. The engine takes the model over."""
+        engine = cls.__new__(cls)
+        name = name or str(model.config.model_type)
+        engine._start(LoadedModel(model, tokenizer, name, name), blend, system, question)
+        return engine
+
+    def _start(self, loaded: LoadedModel, blend: BlendSettings | None, system: str, question: str) -> None:
+        if loaded.tokenizer is None:
+            raise ModelError(f"{loaded.name}: the model has no tokenizer, so it cannot read text")
+        self.name = loaded.name
+        self.reference = loaded.reference
+        self.tokenizer = loaded.tokenizer
+        self.adapter = DecoderAdapter(loaded.model)
+        self.template = PromptTemplate(loaded.tokenizer, system, question)
+        self.blend = blend or BlendSettings()
+        policy_named(self.blend.policy)
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """Content digests of the model: part of every entry's key."""
+        return model_identity(self.adapter.model, self.tokenizer, self.adapter.rotary)
+
+    @cached_property
+    def anchor(self) -> ChunkKV:
+        """KV of the template's anchor, behind which every chunk is prefilled."""
+        return prefill_anchor(self.adapter, self.template.anchor_ids)
+
+    @property
+    def context_length(self) -> int:
+        return self.adapter.context_length
+
+    def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str:
+        """The store key of a chunk's KV under this model and template."""
+        return entry_key(namespace, self.identity, self.template.anchor_ids, token_ids)
+
+    def prefill(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ChunkKV]:
+        """Chunk KV of each chunk's ids behind the anchor, in batches and in order."""
+        return prefill_chunks(self.adapter, self.anchor, chunks)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        store: KVStore | None = None,
+        blend: BlendSettings | None = None,
+        generation: GenerationSettings | None = None,
+        retrieve_s: float = 0.0,
+    ) -> AnswerStream:
+        """Answer a prompt, text piece by text piece. Work begins with the first piece asked for.
+
+        store: where the prompt's chunks are looked up. retrieve_s: what retrieval took, for the timings.
+        Raises ContextOverflowError, ConfigError (unknown policy) at once.
+        """
+        blend = blend or self.blend
+        generation = generation or GenerationSettings()
+        policy = policy_named(blend.policy)
+        prompt, dropped = fit_context(prompt, generation.max_tokens, self.context_length, blend.overflow)
+        return AnswerStream(
+            adapter=self.adapter,
+            tokenizer=self.tokenizer,
+            model_name=self.name,
+            prompt=prompt,
+            dropped=dropped,
+            settings=blend,
+            generation=generation,
+            retrieve_s=retrieve_s,
+            run_blend=lambda cancelled: blend_prompt(
+                self.adapter,
+                self.anchor,
+                prompt,
+                policy=policy,
+                ratio=blend.ratio,
+                store=store,
+                room=generation.max_tokens,
+                cancelled=cancelled,
+            ),
+        )
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        store: KVStore | None = None,
+        blend: BlendSettings | None = None,
+        generation: GenerationSettings | None = None,
+        retrieve_s: float = 0.0,
+    ) -> Answer:
+        """Answer a prompt. Arguments and errors as ``stream``."""
+        return self.stream(
+            prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s
+        ).complete()
