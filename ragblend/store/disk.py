@@ -135,8 +135,9 @@ class DiskStore(KVStore):
         with contextlib.suppress(OSError):
             make_private_folder(self.quarantine)
             self._path(key).replace(self.quarantine / f"{key}.{secrets.token_hex(8)}.safetensors")
-        # A miss must not fail because somebody else is writing; without its file the row is harmless.
-        with contextlib.suppress(LibraryBusyError):
+        # A miss must not fail because somebody else is writing or the disk is full; without its file
+        # the row is harmless.
+        with contextlib.suppress(LibraryBusyError, StoreError):
             self.forget([key])
 
     def delete(self, key: str) -> None:

@@ -189,6 +189,16 @@ class TestDamage:
         assert disk.open(key, kv.token_ids) is None
         assert not disk.contains(key)
 
+    def test_a_miss_does_not_fail_when_its_row_cannot_be_deleted(self, disk, kv, key):
+        disk.put(key, kv)
+        blob_path(disk, key).write_bytes(b"damaged")
+        disk.catalogue.rows("PRAGMA query_only = ON")
+        assert disk.open(key, kv.token_ids) is None
+        disk.catalogue.rows("PRAGMA query_only = OFF")
+        assert disk.open(key, kv.token_ids) is None
+        assert disk.misses == {"corrupt": 1, "missing": 1}
+        assert not disk.contains(key)
+
     def test_check_names_the_cause_and_changes_nothing(self, disk, make_kv, make_key):
         sound, damaged, gone = (make_key(number) for number in range(3))
         for number, key in enumerate((sound, damaged, gone)):
