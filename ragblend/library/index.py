@@ -1,0 +1,86 @@
+"""The search index: FAISS over chunk ids, and its file, which can always be rebuilt from the catalogue."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragblend.library.embedding import Vectors
+from ragblend.store.files import make_private_folder, sync_folder, write_synced
+from ragblend.store.key import digest_fields
+
+Ids = npt.NDArray[np.int64]
+
+_DIGEST_BYTES = 64
+
+
+class VectorIndex:
+    """Exact search by inner product among vectors of length 1, each under its chunk's id."""
+
+    def __init__(self, dimensions: int) -> None:
+        import faiss
+
+        self._index: Any = faiss.IndexIDMap2(faiss.IndexFlatIP(dimensions))
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @property
+    def dimensions(self) -> int:
+        return int(self._index.d)
+
+    @property
+    def ids(self) -> Ids:
+        """The ids in the index, in no particular order."""
+        import faiss
+
+        return np.asarray(faiss.vector_to_array(self._index.id_map), np.int64)
+
+    def add(self, ids: Ids, vectors: Vectors) -> None:
+        self._index.add_with_ids(np.ascontiguousarray(vectors), ids)
+
+    def remove(self, ids: Ids) -> None:
+        self._index.remove_ids(ids)
+
+    def search(self, vector: Vectors, count: int) -> tuple[Vectors, Ids]:
+        """Scores and ids of the ``count`` nearest vectors (or all, if fewer), best first."""
+        scores, ids = self._index.search(vector[None], min(count, len(self)))
+        return scores[0], ids[0]
+
+    def save(self, path: Path, stamp: str) -> None:
+        """Write the index whole or not at all. ``stamp`` says what it belongs to. Raises OSError."""
+        import faiss
+
+        payload = faiss.serialize_index(self._index).tobytes()
+        make_private_folder(path.parent)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            write_synced(temporary, [digest_fields(stamp, payload).encode(), payload])
+            temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    @classmethod
+    def load(cls, path: Path, stamp: str) -> VectorIndex | None:
+        """The saved index, or None if it is absent, damaged or belongs to something else."""
+        import faiss
+
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        # FAISS trusts the sizes in a file, so nothing unchecked may reach it.
+        if digest != digest_fields(stamp, payload).encode():
+            return None
+        index = cls(1)
+        index._index = faiss.deserialize_index(np.frombuffer(payload, np.uint8))
+        return index

@@ -1,0 +1,312 @@
+"""The library: documents, chunks, embeddings and chunk KV in one folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from ragblend.answer import AnswerStream
+from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, GenerationSettings, require
+from ragblend.errors import LibraryError, PathNotFoundError
+from ragblend.library import layout, upkeep
+from ragblend.library.embedding import Embedder, SentenceEmbedder
+from ragblend.library.indexing import Indexer, replacing
+from ragblend.library.lock import writing
+from ragblend.library.origin import Origin
+from ragblend.library.progress import IndexProgress, Silent
+from ragblend.library.protocol import LibraryEngine
+from ragblend.library.records import Records
+from ragblend.library.report import GarbageReport, Hit, IndexReport, LibraryInfo, RepairReport, VerifyReport
+from ragblend.library.retrieval import Retriever
+from ragblend.library.walk import absolute, find_files
+from ragblend.results import Answer
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.disk import DiskStore
+from ragblend.store.files import make_private_folder
+from ragblend.store.key import digest_fields
+
+
+class Library:
+    """One namespace of a library folder. Open it with ``Library.open``; close it, or use it in ``with``.
+
+    Asking, searching and indexing are safe from several threads and processes; one writes at a time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        catalogue: Catalogue,
+        engine: LibraryEngine | None,
+        namespace: str,
+        chunk: ChunkSettings | None,
+        embedder: Embedder | None,
+    ) -> None:
+        self.folder = folder
+        self.catalogue = catalogue
+        self.engine = engine
+        self.namespace = namespace
+        self.read_only = catalogue.read_only
+        self.store = DiskStore(folder, catalogue, namespace)
+        self._origin = Origin(catalogue, folder)
+        self._records = Records(catalogue, namespace)
+        self._chunk = chunk
+        self._given_embedder = embedder
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        engine: LibraryEngine | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        create: bool = True,
+        read_only: bool = False,
+        chunk: ChunkSettings | None = None,
+        embedder: Embedder | None = None,
+    ) -> Library:
+        """Open the library in folder ``path``, made if need be.
+
+        engine: answers and prefills. None is enough to search, remove and look after the library.
+        create: make a library where there is none. read_only: change nothing, not even a cache.
+        chunk: how documents are cut from now on (None: as before, 256 tokens at first).
+        embedder: None for the embedded one, loaded when it is first needed.
+
+        Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
+        with another model or anchor), StoreError, LibraryBusyError, ConfigError.
+        """
+        require(bool(namespace), "the namespace is empty: give it a name")
+        folder = Path(path).expanduser()
+        _prepare_folder(folder, create=create and not read_only)
+        catalogue = Catalogue(folder / layout.CATALOGUE, read_only=read_only)
+        try:
+            library = cls(folder, catalogue, engine, namespace, chunk, embedder)
+            if not read_only:
+                library._origin.create()
+            if engine is not None:
+                library._origin.require_engine(engine)
+        except BaseException:
+            catalogue.close()
+            raise
+        return library
+
+    def add(self, paths: Sequence[str | Path], progress: IndexProgress | None = None) -> IndexReport:
+        """Index files and folders; what is in the library unchanged costs only reading it.
+
+        Documents whose files are gone from an indexed folder are removed. Bad files are skipped and
+        reported. Raises PathNotFoundError (a path is not there, or nothing was found) before anything
+        is written; StoreFullError with all finished documents kept; LibraryBusyError, LibraryMismatchError.
+        """
+        began = time.perf_counter()
+        engine = self._require_engine()
+        embedder = self._embedder
+        progress = progress or Silent()
+        found = find_files(paths)
+        with self._writing():
+            if not found.files and not found.skipped and not self._documents_at(found.roots):
+                raise PathNotFoundError(
+                    f"no documents found in {', '.join(map(str, found.roots))}: nothing was indexed"
+                )
+            self._origin.bind(engine, embedder, self.chunk.tokens)
+            indexer = Indexer(self._records, self.store, engine, embedder, self.chunk.tokens, progress)
+            progress.start(len(found.files) + len(found.skipped))
+            try:
+                for skipped in found.skipped:
+                    indexer.skip(skipped)
+                indexer.index(found.files)
+            finally:
+                progress.finish()
+            removed = self._remove_documents(path for path in self._documents_at(found.roots) if _is_gone(path))
+            self._retriever.save()
+        totals = self._records.totals()
+        return IndexReport(
+            documents=totals.documents,
+            chunks=totals.chunks,
+            tokens=totals.tokens,
+            kv_bytes=self.store.nbytes(),
+            indexed=indexer.indexed,
+            unchanged=indexer.unchanged,
+            replaced=indexer.replaced,
+            removed=removed,
+            skipped=tuple(indexer.skipped),
+            seconds=time.perf_counter() - began,
+        )
+
+    def remove(self, paths: Sequence[str | Path]) -> int:
+        """Remove documents and folders of documents with their chunks and KV. Returns how many documents.
+
+        The files need not exist any more. Raises PathNotFoundError, with nothing removed, if a path
+        names no document of the library.
+        """
+        with self._writing():
+            found = {path: self._documents_at([path]) for path in map(absolute, paths)}
+            if unknown := [str(path) for path, documents in found.items() if not documents]:
+                raise PathNotFoundError(f"not in the library: {', '.join(unknown)}; nothing was removed")
+            removed = self._remove_documents({document for documents in found.values() for document in documents})
+            self._retriever.save()
+        return removed
+
+    def search(self, question: str, k: int = 6) -> list[Hit]:
+        """The ``k`` chunks nearest to ``question``, best first; ties by document and position.
+
+        Raises ConfigError (k below 1, an empty question), LibraryError (nothing is indexed yet),
+        LibraryMismatchError (another embedder).
+        """
+        require(k >= 1, f"k must be at least 1, got {k}")
+        require(bool(question.strip()), "the question is empty: ask something")
+        return self._retriever.search(self._embedder, question, k)
+
+    def ask(
+        self,
+        question: str,
+        k: int = 6,
+        *,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Literal["refuse", "drop"] | None = None,
+    ) -> Answer:
+        """Answer ``question`` from the ``k`` nearest chunks. None stands for the engine's own setting.
+
+        Raises as ``search``; ConfigError (unknown policy, ratio); ContextOverflowError.
+        """
+        return self.stream(question, k, policy=policy, ratio=ratio, generation=generation, overflow=overflow).complete()
+
+    def stream(
+        self,
+        question: str,
+        k: int = 6,
+        *,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Literal["refuse", "drop"] | None = None,
+    ) -> AnswerStream:
+        """As ``ask``, but text piece by text piece. Searches at once, computes as pieces are taken."""
+        engine = self._require_engine()
+        given = {"policy": policy, "ratio": ratio, "overflow": overflow}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        blend = replace(engine.blend, **changes)
+        began = time.perf_counter()
+        segments = [hit.segment for hit in self.search(question, k)]
+        retrieve_s = time.perf_counter() - began
+        prompt = engine.template.build(segments, question)
+        return engine.stream(prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s)
+
+    def info(self) -> LibraryInfo:
+        """What the namespace holds and what the library was made with. Loads no model."""
+        totals = self._records.totals()
+        return LibraryInfo(
+            path=str(self.folder),
+            namespace=self.namespace,
+            documents=totals.documents,
+            chunks=totals.chunks,
+            tokens=totals.tokens,
+            kv_bytes=self.store.nbytes(),
+            model=self._origin.read("model"),
+            model_reference=self._origin.read("model_reference"),
+            embedder=self._origin.read("embedder"),
+            chunk_tokens=self.chunk.tokens,
+            created_at=float(self._origin.read("created_at") or 0),
+        )
+
+    def verify(self) -> VerifyReport:
+        """Read all chunk KV of the namespace and check the index. Changes nothing. Raises StoreError."""
+        return upkeep.verify(self._records, self.store, self._retriever)
+
+    def repair(self, progress: IndexProgress | None = None) -> RepairReport:
+        """Compute missing and damaged chunk KV again and rebuild a bad index."""
+        engine = self._require_engine()
+        with self._writing():
+            return upkeep.repair(self._records, self.store, self._retriever, engine, progress or Silent())
+
+    def gc(self) -> GarbageReport:
+        """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
+        with self._writing():
+            return upkeep.collect_garbage(self._records, self.store, self.folder / layout.INDEX)
+
+    def close(self) -> None:
+        """Release the catalogue and the store. Using the library afterwards raises StoreError."""
+        self.store.close()
+        self.catalogue.close()
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def chunk(self) -> ChunkSettings:
+        """How documents are cut: as given at ``open``, else as they were before, else the default."""
+        before = self._origin.read("chunk_tokens")
+        return self._chunk or (ChunkSettings(int(before)) if before else ChunkSettings())
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        embedder = self._given_embedder or SentenceEmbedder()
+        self._origin.require_embedder(embedder)
+        return embedder
+
+    @cached_property
+    def _retriever(self) -> Retriever:
+        stamp = digest_fields(self._origin.read("library"), self.namespace)
+        path = self.folder / layout.INDEX / f"{digest_fields(self.namespace)}.faiss"
+        return Retriever(self._records, path, stamp, read_only=self.read_only)
+
+    def _require_engine(self) -> LibraryEngine:
+        if self.engine is None:
+            raise LibraryError(f"{self.folder} was opened without a model: open it with engine=Engine(...)")
+        self._origin.require_engine(self.engine)
+        return self.engine
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.read_only:
+            raise LibraryError(f"{self.folder} was opened read-only: open it for writing to change it")
+        with writing(self.folder / layout.WRITER_LOCK):
+            yield
+
+    def _documents_at(self, paths: Iterable[Path]) -> list[str]:
+        return [document for path in paths for document in self._records.paths_below(str(path))]
+
+    def _remove_documents(self, documents: Iterable[str]) -> int:
+        documents = set(documents)
+        if documents:
+            with replacing(self._records, self.store) as released:
+                released += self._records.remove(documents)
+        return len(documents)
+
+
+def _prepare_folder(folder: Path, *, create: bool) -> None:
+    try:
+        if (folder / layout.CATALOGUE).is_file():
+            return
+        if folder.exists() and not folder.is_dir():
+            raise PathNotFoundError(f"{folder} is a file: a library is a folder, give another path")
+        if not create:
+            raise PathNotFoundError(f"there is no library in {folder}: index documents into it first (ragblend index)")
+        if folder.is_dir() and any(folder.iterdir()):
+            raise PathNotFoundError(f"{folder} holds files but no library: give a new or an empty folder")
+        make_private_folder(folder)
+    except OSError as error:
+        raise LibraryError(f"{folder}: the library cannot be opened ({error.strerror}): check the path") from error
+
+
+def _is_gone(path: str) -> bool:
+    """Whether there is no such file; one that can only not be reached is not gone."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,87 @@
+"""What a library was made with, and the refusal to mix it with anything else.
+
+The rule: a library with documents belongs to one model (by its identity), one anchor and one
+embedder, because its KV and vectors are of no use to others. A library without documents belongs to
+nothing. The question's wording and the size of chunks may change at any time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ragblend.errors import LibraryMismatchError
+from ragblend.library.embedding import Embedder
+from ragblend.library.protocol import LibraryEngine
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.key import digest_fields, token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The catalogue's settings that tell where a library comes from, each empty while unknown."""
+
+    catalogue: Catalogue
+    folder: Path
+
+    def create(self) -> None:
+        """Give the library its random id and date, unless it has them."""
+        self._write({"library": secrets.token_hex(16), "created_at": repr(time.time())}, overwrite=False)
+
+    def read(self, name: str) -> str:
+        return self.catalogue.setting(name) or ""
+
+    def bind(self, engine: LibraryEngine, embedder: Embedder, chunk_tokens: int) -> None:
+        """Make the library one of ``engine`` and ``embedder``. Raises LibraryMismatchError if it is another's."""
+        with self.catalogue.transaction():
+            self.require_engine(engine)
+            self.require_embedder(embedder)
+            made_with = {
+                "model": engine.name,
+                "model_reference": engine.reference,
+                "identity": engine.identity.digest(),
+                "anchor": _anchor_digest(engine),
+                "embedder": embedder.name,
+                "embedder_digest": embedder.digest,
+                "chunk_tokens": str(chunk_tokens),
+            }
+            self._write(made_with, overwrite=True)
+
+    def require_engine(self, engine: LibraryEngine) -> None:
+        """Raise LibraryMismatchError if the documents were indexed with another model or anchor."""
+        if self._is_empty():
+            return
+        model = self.read("model")
+        if self.read("identity") != engine.identity.digest():
+            other = engine.name if engine.name != model else f"this {model}: its weights, tokenizer or dtype differ"
+            raise LibraryMismatchError(
+                f"{self.folder} was indexed with {model}, not with {other}: "
+                "open it with the first model, or index the documents again into a new folder"
+            )
+        if self.read("anchor") != _anchor_digest(engine):
+            raise LibraryMismatchError(
+                f"{self.folder} was indexed with {model} behind another system prompt or chat template than that of "
+                f"{engine.name}: use the first one, or index the documents again into a new folder"
+            )
+
+    def require_embedder(self, embedder: Embedder) -> None:
+        """Raise LibraryMismatchError if the documents were embedded by something else."""
+        if not self._is_empty() and self.read("embedder_digest") != embedder.digest:
+            raise LibraryMismatchError(
+                f"{self.folder} was embedded with {self.read('embedder')}, which differs from this {embedder.name}: "
+                "use the first embedder, or index the documents again into a new folder"
+            )
+
+    def _is_empty(self) -> bool:
+        return not self.catalogue.rows("SELECT 1 FROM documents LIMIT 1")
+
+    def _write(self, values: dict[str, str], *, overwrite: bool) -> None:
+        verb = "REPLACE" if overwrite else "IGNORE"
+        with self.catalogue.transaction() as connection:
+            connection.executemany(f"INSERT OR {verb} INTO settings (name, value) VALUES (?, ?)", values.items())
+
+
+def _anchor_digest(engine: LibraryEngine) -> str:
+    return digest_fields(token_bytes(engine.template.anchor_ids))

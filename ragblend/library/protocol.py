@@ -1,0 +1,38 @@
+"""What the library needs of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from ragblend.answer import AnswerStream
+from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.prompt import Prompt, PromptTemplate
+from ragblend.store.base import ChunkKV, KVStore
+from ragblend.store.key import ModelIdentity
+
+
+class LibraryEngine(Protocol):
+    """``ragblend.Engine``, as far as the library uses it. ``reference`` is what to load the model by."""
+
+    name: str
+    reference: str
+    template: PromptTemplate
+    blend: BlendSettings
+
+    @property
+    def identity(self) -> ModelIdentity: ...
+
+    def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str: ...
+
+    def prefill(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ChunkKV]: ...
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        store: KVStore | None = None,
+        blend: BlendSettings | None = None,
+        generation: GenerationSettings | None = None,
+        retrieve_s: float = 0.0,
+    ) -> AnswerStream: ...

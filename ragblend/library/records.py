@@ -1,0 +1,188 @@
+"""Documents and chunks in the catalogue: the SQL of one namespace."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from sqlite3 import Connection
+
+import numpy as np
+
+from ragblend.library.chunking import Chunk
+from ragblend.library.embedding import Vectors
+from ragblend.library.index import Ids
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.key import token_bytes
+
+_PAGE = 1024
+_IN_NAMESPACE = "FROM chunks JOIN documents ON documents.id = chunks.document_id WHERE documents.namespace = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk's row together with its document's."""
+
+    token_ids: tuple[int, ...]
+    entry_key: str
+    document: str
+    title: str
+    ordinal: int
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    documents: int
+    chunks: int
+    tokens: int
+
+
+class Records:
+    """Every change bumps the namespace's ``version``, by which readers notice that their index is old.
+
+    Ids of chunks are never used twice, and a chunk's row never changes: it is only added or removed.
+    """
+
+    def __init__(self, catalogue: Catalogue, namespace: str) -> None:
+        self.catalogue = catalogue
+        self.namespace = namespace
+
+    def version(self) -> int:
+        return int(self.catalogue.setting(self._version_name) or 0)
+
+    def digest(self, path: str) -> str | None:
+        """Digest under which the document was indexed, or None if it is not in the namespace."""
+        found = self.catalogue.rows(
+            "SELECT digest FROM documents WHERE namespace = ? AND path = ?", self.namespace, path
+        )
+        return str(found[0][0]) if found else None
+
+    def replace(
+        self,
+        path: str,
+        title: str,
+        digest: str,
+        chunks: Sequence[Chunk],
+        keys: Sequence[str],
+        embeddings: Sequence[Vectors],
+    ) -> set[str]:
+        """Put a document in place of what was under its path, in one transaction.
+
+        Returns the keys of the chunks that it replaces.
+        """
+        with self._change() as connection:
+            released = self._delete(connection, [path])
+            row = connection.execute(
+                "INSERT INTO documents (namespace, path, title, digest, indexed_at) VALUES (?, ?, ?, ?, ?)",
+                (self.namespace, path, title, digest, time.time()),
+            )
+            connection.executemany(
+                "INSERT INTO chunks (document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (row.lastrowid, i, c.text, c.heading, c.start, token_bytes(c.token_ids), vector.tobytes(), key)
+                    for i, (c, key, vector) in enumerate(zip(chunks, keys, embeddings, strict=True))
+                ),
+            )
+            return released
+
+    def remove(self, paths: Iterable[str]) -> set[str]:
+        """Remove documents in one transaction. Returns the keys of their chunks."""
+        with self._change() as connection:
+            return self._delete(connection, paths)
+
+    def unneeded(self, keys: Iterable[str]) -> list[str]:
+        """Those of ``keys`` that no chunk has."""
+        statement = "SELECT 1 FROM chunks WHERE entry_key = ? LIMIT 1"
+        return sorted({key for key in keys if not self.catalogue.rows(statement, key)})
+
+    def paths_below(self, root: str) -> list[str]:
+        """Documents at ``root`` or in that folder, in order."""
+        folder = f"{root.rstrip('/')}/"
+        after = f"{folder[:-1]}0"  # "0" follows "/"
+        rows = self.catalogue.rows(
+            "SELECT path FROM documents WHERE namespace = ? AND (path = ? OR path > ? AND path < ?) ORDER BY path",
+            self.namespace,
+            root,
+            folder,
+            after,
+        )
+        return [str(path) for (path,) in rows]
+
+    def totals(self) -> Totals:
+        [(documents,)] = self.catalogue.rows("SELECT count(*) FROM documents WHERE namespace = ?", self.namespace)
+        [(chunks, id_bytes)] = self.catalogue.rows(
+            f"SELECT count(*), coalesce(sum(length(token_ids)), 0) {_IN_NAMESPACE}", self.namespace
+        )
+        return Totals(documents, chunks, id_bytes // 4)
+
+    def chunk_ids(self) -> Ids:
+        """Ids of all chunks, ascending."""
+        rows = self.catalogue.rows(f"SELECT chunks.id {_IN_NAMESPACE} ORDER BY chunks.id", self.namespace)
+        return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+    def embeddings(self, ids: Ids) -> Iterator[tuple[Ids, Vectors]]:
+        """Ids and vectors [n, dimensions] of chunks, page by page; ids that are gone are left out."""
+        for first in range(0, len(ids), _PAGE):
+            rows = self.catalogue.rows(
+                "SELECT id, embedding FROM chunks WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps(ids[first : first + _PAGE].tolist()),
+            )
+            if rows:
+                vectors = np.frombuffer(b"".join(row[1] for row in rows), np.float32)
+                yield np.array([row[0] for row in rows], np.int64), vectors.reshape(len(rows), -1)
+
+    def chunks(self, ids: Ids) -> dict[int, StoredChunk]:
+        """The chunks by id, all of one moment; ids that are gone are left out."""
+        rows = self.catalogue.rows(
+            "SELECT chunks.id, token_ids, entry_key, path, title, ordinal, heading, text"
+            f" {_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
+            self.namespace,
+            json.dumps(ids.tolist()),
+        )
+        return {id: StoredChunk(_token_ids(data), key, *texts) for id, data, key, *texts in rows}
+
+    def entries(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Key and token ids of every entry that chunks need, each once, in order of the keys."""
+        key = ""
+        while rows := self.catalogue.rows(
+            f"SELECT entry_key, token_ids {_IN_NAMESPACE} AND entry_key > ?"
+            f" GROUP BY entry_key ORDER BY entry_key LIMIT {_PAGE}",
+            self.namespace,
+            key,
+        ):
+            yield from ((key, _token_ids(data)) for key, data in rows)
+            key = rows[-1][0]
+
+    @contextmanager
+    def _change(self) -> Iterator[Connection]:
+        with self.catalogue.transaction() as connection:
+            yield connection
+            connection.execute(
+                "INSERT INTO settings (name, value) VALUES (?, '1')"
+                " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                (self._version_name,),
+            )
+
+    def _delete(self, connection: Connection, paths: Iterable[str]) -> set[str]:
+        """Delete documents with their chunks and return the keys that these had."""
+        keys: set[str] = set()
+        for path in paths:
+            rows = connection.execute(
+                f"SELECT DISTINCT entry_key {_IN_NAMESPACE} AND path = ?", (self.namespace, path)
+            ).fetchall()
+            keys.update(key for (key,) in rows)
+            connection.execute("DELETE FROM documents WHERE namespace = ? AND path = ?", (self.namespace, path))
+        return keys
+
+    @property
+    def _version_name(self) -> str:
+        return f"version:{self.namespace}"
+
+
+def _token_ids(data: bytes) -> tuple[int, ...]:
+    return tuple(np.frombuffer(data, "<i4").tolist())

@@ -1,0 +1,118 @@
+"""What the library's operations return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ragblend.prompt import Segment
+from ragblend.results import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A path that was left out, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """What ``Library.add`` did, and what the namespace then holds.
+
+    documents, chunks, tokens, kv_bytes: totals of the namespace after the run.
+    indexed, unchanged, replaced: files of this run; with ``skipped`` they add up to all that were found.
+    removed: documents whose file is gone from an indexed folder.
+    """
+
+    documents: int
+    chunks: int
+    tokens: int
+    kv_bytes: int
+    indexed: int
+    unchanged: int
+    replaced: int
+    removed: int
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryInfo:
+    """What one namespace of a library holds, and what the library was made with.
+
+    model, model_reference (what to load it by) and embedder are empty until something has been indexed.
+    created_at: seconds since the epoch.
+    """
+
+    path: str
+    namespace: str
+    documents: int
+    chunks: int
+    tokens: int
+    kv_bytes: int
+    model: str
+    model_reference: str
+    embedder: str
+    chunk_tokens: int
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The state of a namespace's chunk KV; entries are named by their keys.
+
+    entries: distinct entries that chunks need.
+    missing: needed, but not in the store. damaged: there, but the bytes are not what was written.
+    orphans: in the store, but needed by no chunk (left by an interrupted run; ``gc`` deletes them).
+    index_ok: whether the search index on disk is present and agrees with the catalogue.
+    """
+
+    entries: int
+    missing: tuple[str, ...]
+    damaged: tuple[str, ...]
+    orphans: tuple[str, ...]
+    index_ok: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing needs repair; orphans only waste space."""
+        return not self.missing and not self.damaged and self.index_ok
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What ``Library.repair`` did: entries (and their tokens) computed again, and the index rebuilt."""
+
+    recomputed: int
+    tokens: int
+    index_rebuilt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What ``Library.gc`` deleted."""
+
+    entries: int
+    files: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A found chunk, ready to be placed into a prompt. Scores are cosines, -1 to 1."""
+
+    segment: Segment
+    source: Source = field(repr=False)
+
+    @property
+    def score(self) -> float:
+        return self.source.score
+
+    @property
+    def document(self) -> str:
+        return self.source.document
+
+    @property
+    def text(self) -> str:
+        return self.source.text

@@ -1,0 +1,115 @@
+"""Finding the chunks that are nearest to a question."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from ragblend.errors import LibraryError
+from ragblend.library.embedding import Embedder
+from ragblend.library.index import Ids, VectorIndex
+from ragblend.library.records import Records, StoredChunk
+from ragblend.library.report import Hit
+from ragblend.prompt import Segment
+from ragblend.results import Source
+
+# Equal texts that were embedded in different batches differ in the seventh decimal.
+_SCORE_DECIMALS = 6
+
+
+class Retriever:
+    """Search in one namespace. The index follows the catalogue, whichever process changes it.
+
+    path: the index file, a cache. stamp: what it has to belong to.
+    """
+
+    def __init__(self, records: Records, path: Path, stamp: str, *, read_only: bool) -> None:
+        self.records = records
+        self.path = path
+        self.stamp = stamp
+        self.read_only = read_only
+        self._index: VectorIndex | None = None
+        self._version = -1
+        self._lock = threading.Lock()
+
+    def search(self, embedder: Embedder, question: str, k: int) -> list[Hit]:
+        """The ``k`` best chunks (or all, if fewer), best first; equal ones by document and position.
+
+        A chunk that stands in several documents is found once. Raises LibraryError.
+        """
+        vector = embedder.embed_question(question)
+        count = 2 * k
+        while True:
+            with self._lock:
+                index = self._current()
+                scores, ids = index.search(vector, count)
+                exhausted = count >= len(index)
+            chunks = self.records.chunks(ids)
+            if len(chunks) < len(ids):  # a document was replaced or removed since the index was looked at
+                continue
+            rounded = np.round(scores.astype(float), _SCORE_DECIMALS)
+            hits = _ranked(ids, rounded.tolist(), chunks)
+            # Whatever was not fetched scores no better than the last one: it must not tie with a hit.
+            if exhausted or (len(hits) >= k and rounded[-1] < hits[k - 1].score):
+                return hits[:k]
+            count *= 4
+
+    def save(self) -> None:
+        """Bring the index up to date and write it to its file."""
+        with self._lock:
+            self._synchronise()
+            if self._index is None or self.read_only:
+                return
+            # The file only saves time, so a full disk is no reason to fail.
+            with contextlib.suppress(OSError):
+                self._index.save(self.path, self.stamp)
+
+    def rebuild(self) -> None:
+        """Build the index from the catalogue alone, whatever the file says."""
+        with self._lock:
+            self._index, self._version = None, -1
+            self.path.unlink(missing_ok=True)
+        self.save()
+
+    def is_sound(self) -> bool:
+        """Whether the file is whole and has exactly the catalogue's chunks."""
+        wanted = self.records.chunk_ids()
+        index = VectorIndex.load(self.path, self.stamp)
+        return np.array_equal(wanted, np.sort(index.ids)) if index else not len(wanted)
+
+    def _current(self) -> VectorIndex:
+        if self._version != self.records.version():
+            self._synchronise()
+        if self._index is None or not len(self._index):
+            raise LibraryError(
+                f"nothing is indexed in namespace {self.records.namespace!r} yet: add documents first (ragblend index)"
+            )
+        return self._index
+
+    def _synchronise(self) -> None:
+        """Add and remove what the catalogue has that the index has not, and the other way round."""
+        version = self.records.version()
+        index = self._index or VectorIndex.load(self.path, self.stamp)
+        wanted = self.records.chunk_ids()
+        present: Ids = index.ids if index else np.empty(0, np.int64)
+        if index is not None:
+            index.remove(np.setdiff1d(present, wanted))
+        for ids, vectors in self.records.embeddings(np.setdiff1d(wanted, present)):
+            index = index or VectorIndex(vectors.shape[1])
+            index.add(ids, vectors)
+        self._index, self._version = index, version
+
+
+def _ranked(ids: Ids, scores: list[float], chunks: dict[int, StoredChunk]) -> list[Hit]:
+    """Best first, each entry once."""
+    scored = [(score, chunks[id]) for id, score in zip(ids.tolist(), scores, strict=True)]
+    scored.sort(key=lambda pair: (-pair[0], pair[1].document, pair[1].ordinal))
+    hits: dict[str, Hit] = {}
+    for score, chunk in scored:
+        if chunk.entry_key not in hits:
+            source = Source(chunk.document, chunk.ordinal, score, chunk.text, chunk.title, chunk.heading)
+            hits[chunk.entry_key] = Hit(Segment("chunk", chunk.token_ids, chunk.entry_key, source), source)
+    return list(hits.values())

@@ -1,0 +1,103 @@
+"""Finding the documents below the given paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ragblend.errors import PathNotFoundError
+from ragblend.library import layout
+from ragblend.library.report import Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Absolute paths: the ``roots`` that were asked for, the ``files`` below them, and what was left out."""
+
+    roots: tuple[Path, ...]
+    files: tuple[Path, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def absolute(path: str | Path) -> Path:
+    """The name under which a document is kept: absolute, links of the given path resolved."""
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PathNotFoundError(f"{path!r} is no usable path ({error}): give a file or a folder") from error
+
+
+def find_files(paths: Sequence[str | Path]) -> Found:
+    """Files below ``paths`` in a stable order, each once.
+
+    Inside a folder, hidden names, symbolic links and libraries are left out with a reason: what a
+    link points to is either found under its own name or outside the folder. A path that is given
+    itself is taken, hidden or a link or not. Raises PathNotFoundError before anything is read.
+    """
+    roots = tuple(dict.fromkeys(absolute(path) for path in paths))
+    if missing := [str(root) for root in roots if not os.path.lexists(root)]:
+        raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}; nothing was indexed")
+    files: dict[Path, None] = {}
+    skipped: dict[Path, Skipped] = {}
+    for root in roots:
+        if root.is_dir():
+            _walk(root, files, skipped)
+        else:
+            files[root] = None
+    return Found(roots, tuple(files), tuple(skipped.values()))
+
+
+def _walk(root: Path, files: dict[Path, None], skipped: dict[Path, Skipped]) -> None:
+    def skip(path: Path, reason: str) -> None:
+        skipped[path] = Skipped(printable(path), reason)
+
+    def unreadable(error: OSError) -> None:
+        skip(Path(error.filename), (error.strerror or str(error)).lower())
+
+    for folder, subfolders, names in os.walk(root, onerror=unreadable):
+        if layout.CATALOGUE in names:
+            skip(Path(folder), "a ragblend library")
+            subfolders.clear()
+            continue
+        kept = []
+        for name in sorted((*subfolders, *names)):
+            path = Path(folder, name)
+            if reason := _reason_to_skip(root, path):
+                skip(path, reason)
+            else:
+                kept.append(name)
+        subfolders[:] = [name for name in kept if name in set(subfolders)]
+        files.update((Path(folder, name), None) for name in kept if name not in set(subfolders))
+
+
+def _reason_to_skip(root: Path, path: Path) -> str | None:
+    if path.name.startswith("."):
+        return "hidden"
+    if os.path.islink(path):  # noqa: PTH114 (Path.is_symlink raises where the folder may only be listed)
+        return _about_link(root, path)
+    if printable(path) != str(path):
+        return "its name is not valid UTF-8"
+    return None
+
+
+def _about_link(root: Path, link: Path) -> str:
+    try:
+        target = link.resolve(strict=True)
+    except FileNotFoundError:
+        return "a link to nothing"
+    except PermissionError:
+        return "a link to something that may not be read"
+    except (OSError, RuntimeError):
+        return "a link that loops"
+    if link.is_relative_to(target):
+        return "a link that loops"
+    if not target.is_relative_to(root):
+        return "a link to outside the folder"
+    return f"a link to {target.relative_to(root)}, which is looked at under its own name"
+
+
+def printable(path: Path) -> str:
+    """``path`` as text that can be printed and stored, whatever bytes its name has."""
+    return os.fsencode(path).decode("utf-8", "replace")
