@@ -37,15 +37,20 @@ class ExtractionError(Exception):
     """The file gave no text; the message is the reason."""
 
 
-def extract(format: Format, data: bytes, *, time_limit_s: float = TIME_LIMIT_S) -> tuple[str, list[Block]]:
+def extract(
+    format: Format,
+    data: bytes,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+) -> tuple[str, list[Block]]:
     """Title and blocks of ``data``: (heading level, heading) or (0, paragraph or page).
 
     Raises ExtractionError.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, format], input=data, capture_output=True, timeout=time_limit_s, check=False
-        )
+        command = [sys.executable, "-P", __file__, format, str(memory_limit_bytes)]
+        done = subprocess.run(command, input=data, capture_output=True, timeout=time_limit_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise ExtractionError(f"reading the {format.upper()} took longer than {time_limit_s:g} s") from error
     try:
@@ -105,15 +110,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _limit_memory() -> None:
+def _limit_memory(limit_bytes: int) -> None:
     try:
         import resource
     except ImportError:  # no such limits on Windows: the time limit remains
         return
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 
 
-def _answer(format: str) -> dict[str, Any]:
+def _answer(format: str, memory_limit_bytes: int) -> dict[str, Any]:
     try:
         title, blocks = (pdf_blocks if format == "pdf" else html_blocks)(sys.stdin.buffer.read())
         kept: list[Block] = []
@@ -126,12 +131,13 @@ def _answer(format: str) -> dict[str, Any]:
     except ExtractionError as error:
         return {"error": str(error)}
     except MemoryError:
-        return {"error": f"reading the {format.upper()} needs more than {MEMORY_LIMIT_BYTES / 1024**3:g} GiB of memory"}
+        return {"error": f"reading the {format.upper()} needs more than {memory_limit_bytes:,} bytes of memory"}
     except Exception as error:  # parsers of hostile files fail in every way there is
         return {"error": f"not a readable {format.upper()} ({type(error).__name__}: {_one_line(str(error))[:200]})"}
     return {"title": title, "blocks": kept}
 
 
 if __name__ == "__main__":
-    _limit_memory()
-    sys.stdout.write(json.dumps(_answer(sys.argv[1])))
+    memory_limit = int(sys.argv[2])
+    _limit_memory(memory_limit)
+    sys.stdout.write(json.dumps(_answer(sys.argv[1], memory_limit)))

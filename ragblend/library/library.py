@@ -110,9 +110,8 @@ class Library:
         found = find_files(paths)
         with self._writing():
             if not found.files and not found.skipped and not self._documents_at(found.roots):
-                raise PathNotFoundError(
-                    f"no documents found in {', '.join(map(str, found.roots))}: nothing was indexed"
-                )
+                roots = ", ".join(map(str, found.roots))
+                raise PathNotFoundError(f"no documents found in {roots}: give a folder with text in it")
             self._origin.bind(engine, embedder, self.chunk.tokens)
             indexer = Indexer(self._records, self.store, engine, embedder, self.chunk.tokens, progress)
             progress.start(len(found.files) + len(found.skipped))
