@@ -35,9 +35,9 @@ class WordEmbedder:
         return np.stack([self.embed_question(text) for text in texts])
 
     def embed_question(self, text: str) -> np.ndarray:
-        vector = np.full(64, 1e-3, np.float32)
+        vector = np.full(1024, 1e-4, np.float32)
         for word in re.findall(r"\w+", text.lower()):
-            vector[hashlib.sha256(word.encode()).digest()[0] % 64] += 1
+            vector[int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % 1024] += 1
         return vector / np.linalg.norm(vector)
 
 

@@ -15,7 +15,7 @@ from ragblend.prompt import PromptTemplate
 from tests import tiny
 
 TEMPLATE = PromptTemplate(tiny.tokenizer())
-WORDS = "the robot mows a lawn of many square metres and returns to its nest when the rain begins".split()
+WORDS = ["the", "robot", "mows", "lawns", "of", "many", "metres", "and", "returns", "when", "rain", "begins"]
 
 
 def cut(document: Document, tokens: int = 128):

@@ -58,7 +58,7 @@ class TestFile:
 
     def test_is_private_and_alone(self, path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert os.listdir(path.parent) == [path.name]
+        assert list(path.parent.iterdir()) == [path]
 
     def test_of_something_else(self, path):
         assert VectorIndex.load(path, "other stamp") is None
@@ -84,8 +84,8 @@ class TestFile:
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-            patched.setattr(os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space"):
             index.save(path, "stamp")
-        assert os.listdir(path.parent) == [path.name]
+        assert list(path.parent.iterdir()) == [path]
         assert VectorIndex.load(path, "stamp") is not None
