@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from importlinter.cli import lint_imports
 
+import ragblend
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -30,3 +32,13 @@ def test_import_loads_no_triton_and_no_model_library() -> None:
 def test_command_line_help_loads_no_torch() -> None:
     loaded = modules_after("from ragblend.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass")
     assert not loaded & {"torch", "transformers", "sentence_transformers", "faiss"}
+
+
+def test_every_public_name_is_there() -> None:
+    assert {name for name in ragblend.__all__ if getattr(ragblend, name, None) is None} == set()
+    assert set(ragblend.__all__) <= set(dir(ragblend))
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        ragblend.nothing  # noqa: B018

@@ -1,0 +1,51 @@
+"""Retrieval-augmented generation in which every document chunk is prefilled once.
+
+The public names, each loaded when it is first used: importing ragblend loads neither torch nor a model.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragblend.answer import AnswerStream
+    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings
+    from ragblend.engine import Engine
+    from ragblend.errors import RagblendError
+    from ragblend.library.library import Library
+    from ragblend.results import Answer, Source, Timings, Usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "AnswerStream",
+    "BlendSettings",
+    "ChunkSettings",
+    "Engine",
+    "GenerationSettings",
+    "Library",
+    "RagblendError",
+    "Source",
+    "Timings",
+    "Usage",
+]
+
+_HOMES = {
+    "answer": ("AnswerStream",),
+    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings"),
+    "engine": ("Engine",),
+    "errors": ("RagblendError",),
+    "library.library": ("Library",),
+    "results": ("Answer", "Source", "Timings", "Usage"),
+}
+_HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ragblend' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

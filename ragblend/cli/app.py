@@ -1,0 +1,63 @@
+"""The command tree, and what becomes of an error: one line, the right exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from ragblend.cli import ask, bench, doctor, fetch, index, maintain
+from ragblend.cli.output import fail
+from ragblend.cli.quiet import quiet
+from ragblend.errors import RagblendError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="ragblend",
+    help="Answer questions from documents whose KV cache was computed once, when they were indexed.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("index")(index.index)
+app.command("ask")(ask.ask)
+app.command("info")(maintain.info)
+app.command("verify")(maintain.verify)
+app.command("repair")(maintain.repair)
+app.command("gc")(maintain.gc)
+app.command("remove")(maintain.remove)
+app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app, name="bench")
+app.command("fetch")(fetch.fetch)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 1 (failure), 2 (usage) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = words[: words.index("--")] if "--" in words else words
+    with quiet(debug="--debug" in options):
+        sys.exit(run(words or ["--help"], json="--json" in options, debug="--debug" in options))
+
+
+def run(words: list[str], *, json: bool, debug: bool) -> int:
+    """Run one command and return its exit status; with ``debug``, an error is raised instead of reported."""
+    try:
+        status = int(app(args=words, prog_name="ragblend", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        return fail(error.format_message(), "UsageError", error.exit_code, json=json)
+    except typer.Abort:
+        status = INTERRUPTED
+    except RagblendError as error:
+        if debug:
+            raise
+        return fail(str(error), type(error).__name__, error.exit_status, json=json)
+    except Exception as error:
+        if debug:
+            raise
+        message = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+        return fail(message, type(error).__name__, RagblendError.exit_status, json=json)
+    if status == INTERRUPTED:
+        return fail("interrupted", "KeyboardInterrupt", INTERRUPTED, json=json)
+    return status

@@ -1,0 +1,156 @@
+"""``ragblend ask``: an answer as it comes, its sources, and what the reuse saved."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ragblend.cli import start
+from ragblend.cli.options import Debug, Device, Dtype, Json, LibraryFolder, Model, Namespace
+from ragblend.cli.output import emit, excerpt, printable, stderr, stdout, table
+from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
+from ragblend.results import Answer, Source
+
+if TYPE_CHECKING:
+    from ragblend.answer import AnswerStream
+
+_BLEND = BlendSettings()
+_GENERATION = GenerationSettings()
+_EXCERPT_WIDTH = 100
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask.", show_default=False)],
+    library: LibraryFolder,
+    k: Annotated[int, typer.Option("-k", help="How many chunks to answer from.")] = 6,
+    policy: Annotated[
+        str, typer.Option(help="Which tokens to recompute: full, prefix, none, leading, hkvd, query, or a plugin's.")
+    ] = _BLEND.policy,
+    ratio: Annotated[float, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")] = _BLEND.ratio,
+    compare: Annotated[bool, typer.Option("--compare", help="Also answer by full prefill, and show both.")] = False,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = _GENERATION.max_tokens,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = _GENERATION.temperature,
+    top_p: Annotated[float, typer.Option(help="Sample from this much probability.")] = _GENERATION.top_p,
+    top_k: Annotated[int, typer.Option(help="Sample from this many tokens; 0 is all.")] = _GENERATION.top_k,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.", show_default=False)] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End the answer before this text; may be repeated.", show_default=False)
+    ] = None,
+    overflow: Annotated[
+        str, typer.Option(help="When the context is too short: refuse, or drop the lowest-scored chunks.")
+    ] = _BLEND.overflow,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Answer a question from a library.
+
+    Without --model, the model is the one that the library was indexed with.
+    """
+    require(bool(question.strip()), "the question is empty: ask something")
+    require(k >= 1, f"-k must be at least 1, got {k}")
+    settings = BlendSettings(policy, ratio, overflow)  # type: ignore[arg-type]  # checked at construction
+    generation = GenerationSettings(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
+    )
+    start.require_policy(policy)
+    with start.open_library(library, namespace, model, device, dtype, json=json, read_only=True) as opened:
+
+        def run(policy: str) -> AnswerStream:
+            return opened.stream(
+                question, k, policy=policy, ratio=settings.ratio, generation=generation, overflow=settings.overflow
+            )
+
+        if json:
+            answer = run(policy).complete()
+            emit(as_json(answer, run("full").complete() if compare else None))
+        elif compare:
+            answer = show(run(policy), heading=f"{policy}, ratio {ratio:g}")
+            print_summary(answer, show(run("full"), heading="full prefill"))
+        else:
+            print_summary(show(run(policy)), None)
+
+
+def as_json(answer: Answer, full: Answer | None) -> dict[str, Any]:
+    """The command's JSON object; ``dropped`` is there when the context was too short for all chunks."""
+    result: dict[str, Any] = {
+        "answer": answer.text,
+        "sources": [_source(source) for source in answer.sources],
+        "usage": answer.usage,
+        "timings": answer.timings,
+        "policy": answer.policy,
+        "ratio": answer.ratio,
+        "model": answer.model,
+    }
+    if answer.dropped:
+        result["dropped"] = [_source(source) for source in answer.dropped]
+    if full is not None:
+        result["full"] = {"answer": full.text, "ttft_s": full.timings.ttft_s}
+        result["speedup"] = _speedup(answer, full)
+    return result
+
+
+def show(stream: AnswerStream, heading: str = "") -> Answer:
+    """Print the answer's text as it comes."""
+    out = stdout()
+    if heading:
+        out.print(f"{heading}:", style="dim", markup=False)
+    started = False
+    with stream:
+        for piece in stream:
+            text = printable(piece if started else piece.lstrip())
+            started = started or bool(text)
+            out.file.write(text)
+            out.file.flush()
+    out.print("\n" if heading else "")
+    return stream.answer
+
+
+def print_summary(answer: Answer, full: Answer | None) -> None:
+    """The sources, what was left out, and the line of timings."""
+    out = stdout()
+    if full is not None:
+        same = "the answers are the same" if answer.text == full.text else "the answers differ"
+        out.print(f"[dim]{same}[/dim]")
+    if answer.sources:
+        out.print(table(["", "document", "chunk", "score", "text"], _source_rows(answer.sources), cut_last=True))
+    for source in answer.dropped:
+        stderr().print(f"left out, the context is full: {_where(source)} #{source.chunk}", markup=False, soft_wrap=True)
+    out.print(timing_line(answer, full), style="green", soft_wrap=True)
+
+
+def timing_line(answer: Answer, full: Answer | None) -> str:
+    """For example ``first token 0.41 s (full prefill 3.2 s, 7.8x) · 3,584 tokens reused · 358 recomputed``."""
+    compared = f" (full prefill {full.timings.ttft_s:.2g} s, {_speedup(answer, full):.1f}x)" if full else ""
+    usage = answer.usage
+    return (
+        f"first token {answer.timings.ttft_s:.2f} s{compared} · "
+        f"{usage.cached_tokens:,} tokens reused · {usage.recomputed_tokens:,} recomputed"
+    )
+
+
+def _speedup(answer: Answer, full: Answer) -> float:
+    return full.timings.ttft_s / answer.timings.ttft_s if answer.timings.ttft_s else math.inf
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"document": source.document, "chunk": source.chunk, "score": source.score, "text": source.text}
+
+
+def _source_rows(sources: tuple[Source, ...]) -> list[tuple[str, ...]]:
+    return [
+        (str(number), _where(source), str(source.chunk), f"{source.score:.2f}", excerpt(source.text, _EXCERPT_WIDTH))
+        for number, source in enumerate(sources, start=1)
+    ]
+
+
+def _where(source: Source) -> str:
+    """The document's path as seen from the working folder, if it is below it."""
+    path = Path(source.document)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else source.document

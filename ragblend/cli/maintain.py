@@ -1,0 +1,114 @@
+"""``ragblend info``, ``verify``, ``repair``, ``gc`` and ``remove``: looking after a library."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragblend.cli import start
+from ragblend.cli.options import Debug, Device, Dtype, Json, LibraryFolder, Model, Namespace
+from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.cli.progress import Bar
+from ragblend.config import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from ragblend.library.library import Library
+
+
+def info(
+    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+) -> None:
+    """Say what a library holds and what it was made with."""
+    with _open_without_model(library, namespace, read_only=True) as opened:
+        found = opened.info()
+    if json:
+        emit(found)
+        return
+    created = datetime.fromtimestamp(found.created_at).astimezone()
+    rows = [
+        ("library", found.path),
+        ("namespace", found.namespace),
+        ("documents", f"{found.documents:,}"),
+        ("chunks", f"{found.chunks:,} of at most {found.chunk_tokens:,} tokens"),
+        ("tokens", f"{found.tokens:,}"),
+        ("KV", megabytes(found.kv_bytes)),
+        ("model", found.model or "not indexed yet"),
+        ("embedder", found.embedder or "not indexed yet"),
+        ("created", f"{created:%Y-%m-%d %H:%M}"),
+    ]
+    stdout().print(table(["", ""], rows))
+
+
+def verify(
+    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+) -> int:
+    """Read all chunk KV and check it against its checksums; check the search index. Changes nothing."""
+    with _open_without_model(library, namespace, read_only=True) as opened:
+        report = opened.verify()
+    if json:
+        emit(report)
+    else:
+        counts = (report.entries, len(report.missing), len(report.damaged), len(report.orphans))
+        cells = [*(f"{count:,}" for count in counts), "good" if report.index_ok else "BAD"]
+        stdout().print(table(["entries", "missing", "damaged", "orphans", "search index"], [cells]))
+        if not report.ok:
+            stdout().print("run `ragblend repair` with the same options", style="yellow")
+        elif report.orphans:
+            stdout().print("run `ragblend gc` to free the orphans' space", style="yellow")
+    return 0 if report.ok else 1
+
+
+def repair(
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compute missing and damaged chunk KV again, and rebuild a bad search index."""
+    with start.open_library(library, namespace, model, device, dtype, json=json) as opened:
+        report = opened.repair(Bar("repairing"))
+    if json:
+        emit(report)
+    else:
+        index = "search index rebuilt" if report.index_rebuilt else "search index good"
+        stdout().print(f"{report.recomputed:,} chunks computed again ({report.tokens:,} tokens) · {index}")
+
+
+def gc(
+    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+) -> None:
+    """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
+    with _open_without_model(library, namespace) as opened:
+        report = opened.gc()
+    if json:
+        emit(report)
+    else:
+        stdout().print(f"{report.entries:,} entries and {report.files:,} files deleted · {megabytes(report.nbytes)}")
+
+
+def remove(
+    paths: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.", show_default=False)],
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Remove documents with their chunks and KV from a library. The files themselves are not touched."""
+    with _open_without_model(library, namespace) as opened:
+        removed = opened.remove(paths)
+    if json:
+        emit({"removed": removed})
+    else:
+        stdout().print(f"{removed:,} documents removed")
+
+
+def _open_without_model(folder: Path, namespace: str, *, read_only: bool = False) -> Library:
+    from ragblend.library.library import Library
+
+    return Library.open(folder, namespace=namespace, create=False, read_only=read_only)

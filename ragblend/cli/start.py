@@ -1,0 +1,65 @@
+"""From a command's options to an open library; what can be refused is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ragblend.cli.fetch import offer_to_fetch
+from ragblend.errors import PathNotFoundError
+
+if TYPE_CHECKING:
+    from ragblend.config import ChunkSettings
+    from ragblend.library.library import Library
+
+
+def require_paths(paths: Sequence[Path]) -> None:
+    """Raise PathNotFoundError unless every path is there."""
+    if missing := [str(path) for path in paths if not os.path.lexists(path)]:
+        raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}")
+
+
+def require_policy(name: str) -> None:
+    """Raise ConfigError unless there is a policy called ``name``."""
+    from ragblend.blend.policies import policy_named
+
+    policy_named(name)
+
+
+@contextmanager
+def open_library(
+    folder: Path,
+    namespace: str,
+    model: str | None,
+    device: str,
+    dtype: str,
+    *,
+    json: bool,
+    create: bool = False,
+    read_only: bool = False,
+    chunk: ChunkSettings | None = None,
+) -> Iterator[Library]:
+    """The library in ``folder`` with its engine: on ``model``, else on the one that it was indexed with."""
+    from ragblend.library.library import Library
+
+    recorded = "" if create and not folder.exists() else recorded_model(folder)
+    if not (model or recorded):
+        offer_to_fetch(json=json)
+    from ragblend.engine import Engine
+
+    engine = Engine(model or recorded or None, device=device, dtype=dtype)
+    with Library.open(
+        folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk
+    ) as opened:
+        yield opened
+
+
+def recorded_model(folder: Path) -> str:
+    """What the library's model is loaded by; empty for the embedded one. Raises PathNotFoundError, StoreError."""
+    from ragblend.library.library import Library
+
+    with Library.open(folder, create=False, read_only=True) as opened:
+        return opened.info().model_reference
