@@ -160,3 +160,13 @@ def ordinary_user() -> Iterator[Path]:
             yield Path(name)
         finally:
             os.seteuid(0)
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., Engine]:
+    return tiny_engine
+
+
+@pytest.fixture
+def make_embedder() -> Callable[..., WordEmbedder]:
+    return WordEmbedder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from ragblend.config import ChunkSettings
@@ -211,3 +213,22 @@ class TestRemove:
         with pytest.raises(PathNotFoundError, match=r"not in the library: .*gone.md; nothing was removed"):
             library.remove([docs / "battery.md", docs / "gone.md"])
         assert library.info().documents == 3
+
+
+def test_memory_holds_no_more_than_a_few_chunks_of_kv(open_library, engine, watched, tmp_path, monkeypatch):
+    for number in range(40):
+        (tmp_path / f"{number:02}.txt").write_text(paragraphs(4, f"number{number}"))
+    alive: list[weakref.ref] = []
+    most = 0
+
+    def prefill(chunks):
+        nonlocal most
+        for kv in engine.prefill(chunks):
+            alive.append(weakref.ref(kv.layers[0].keys))
+            yield kv
+            most = max(most, sum(reference() is not None for reference in alive))
+
+    monkeypatch.setattr(watched, "prefill", prefill)
+    report = open_library(engine=watched).add(list(tmp_path.glob("*.txt")))
+    assert len(alive) == report.chunks > 100
+    assert 1 <= most <= 2
