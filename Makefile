@@ -12,7 +12,7 @@ help:
 	@echo "make demo    index the example handbook, ask it questions, compare with full prefill"
 	@echo "make test    the whole test suite"
 	@echo "make lint    ruff, mypy, import-linter"
-	@echo "make bench   time to first token and answer quality on this machine"
+	@echo "make bench   time to first token on this machine; with DATA=questions.jsonl, quality of the answers too"
 	@echo "make clean   remove the environment and the demo's library"
 
 environment: $(READY)
@@ -45,7 +45,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/ragblend bench ttft
-	$(BIN)/ragblend bench quality --data examples/quality.jsonl
+	$(if $(DATA),$(BIN)/ragblend bench quality --data $(DATA))
 
 clean:
 	rm -rf $(VENV) .demo

@@ -1,7 +1,178 @@
-"""``ragblend bench``: measurements on the user's own model and data."""
+"""``ragblend bench``: measurements on this machine, with the user's own model and data."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ragblend.cli import start
+from ragblend.cli.options import Debug, Device, Dtype, Json, Model
+from ragblend.cli.output import emit, stderr, stdout, table
+from ragblend.config import BlendSettings, require
+from ragblend.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ragblend.bench.baseline import Baseline
+    from ragblend.bench.machine import Machine
 
 app = typer.Typer(help="Measure on this machine, with your model and your data.")
+
+_RATIO = BlendSettings().ratio
+_POLICIES = "full,prefix,none,leading,hkvd,query"
+Policies = Annotated[str, typer.Option(help="Policies, separated by commas; one may have its own ratio: query@0.1.")]
+Ratio = Annotated[float, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")]
+Data = Annotated[Path | None, typer.Option(help="JSON lines with id, question, answers and passages (title, text).")]
+
+
+@app.command("ttft")
+def ttft(
+    contexts: Annotated[str, typer.Option(help="Lengths of the context in tokens, separated by commas.")] = "1024,4096",
+    policies: Policies = _POLICIES,
+    ratio: Ratio = _RATIO,
+    repeats: Annotated[int, typer.Option(help="Rounds that are counted, after one to warm up.")] = 3,
+    chunk_tokens: Annotated[int, typer.Option(help="Length of a chunk.")] = 256,
+    data: Data = None,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the time to the first token, by context length and policy, on stored chunks.
+
+    The text is that of the passages in --data, else the example handbook.
+    """
+    lengths = [_whole_number(word) for word in contexts.split(",")]
+    names = policies.split(",")
+    require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    from ragblend.bench.data import read_examples
+    from ragblend.bench.variants import as_variants
+
+    as_variants(names, ratio)
+    texts = [passage.text for example in read_examples(data) for passage in example.passages] if data else None
+    engine = start.start_engine(model, device, dtype, json=json)
+    from ragblend.bench.ttft import run
+
+    with _progress("rounds") as advance:
+        report = run(
+            engine,
+            contexts=lengths,
+            policies=names,
+            ratio=ratio,
+            repeats=repeats,
+            chunk_tokens=chunk_tokens,
+            texts=texts,
+            progress=advance,
+        )
+    if json:
+        emit(report)
+        return
+    rows = [
+        (
+            f"{row.context:,}",
+            row.policy,
+            f"{row.ratio:g}",
+            f"{row.ttft_s:.3f} s",
+            f"{row.speedup_vs_full:.1f}x",
+            f"{row.computed_tokens:,} of {row.prompt_tokens:,}",
+        )
+        for row in report.rows
+    ]
+    stdout().print(table(["context", "policy", "ratio", "first token", "vs full", "computed tokens"], rows))
+    for length, baseline in zip(lengths, report.baseline, strict=True):
+        _print_baseline(f"full prefill at {length:,}", baseline)
+    _print_machine(report.machine)
+
+
+@app.command("quality")
+def quality(
+    data: Annotated[Path, typer.Option(help="JSON lines with id, question, answers and passages (title, text).")],
+    policies: Policies = _POLICIES,
+    ratio: Ratio = _RATIO,
+    limit: Annotated[int | None, typer.Option(help="Measure on the first so many questions only.")] = None,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the answers, and how close each policy comes to full prefill, on questions with known answers."""
+    names = policies.split(",")
+    from ragblend.bench.data import read_examples
+    from ragblend.bench.variants import as_variants
+
+    as_variants(names, ratio)
+    read_examples(data, limit)
+    engine = start.start_engine(model, device, dtype, json=json)
+    from ragblend.bench.quality import run
+
+    with _progress("questions") as advance:
+        report = run(engine, data=data, policies=names, ratio=ratio, limit=limit, progress=advance)
+    if json:
+        summary: dict[str, Any] = asdict(report)
+        del summary["measurements"]  # every policy on every question: for scripts, which call run themselves
+        emit(summary)
+        return
+    rows = [
+        (
+            row.policy,
+            f"{row.ratio:g}",
+            f"{row.f1:.3f}",
+            f"{row.em:.3f}",
+            f"{row.kl_to_full:.4f}",
+            f"{row.top1_agreement:.3f}",
+            f"{row.gold_nll:.3f}",
+            f"{row.speedup_vs_full:.1f}x",
+            str(row.n),
+        )
+        for row in report.rows
+    ]
+    columns = ["policy", "ratio", "F1", "EM", "KL to full", "top-1", "gold NLL", "vs full", "n"]
+    stdout().print(table(columns, rows))
+    if report.settings.too_long:
+        stdout().print(f"left out, longer than the context: {', '.join(report.settings.too_long)}", markup=False)
+    _print_baseline("full prefill", report.baseline)
+    _print_machine(report.machine)
+
+
+def _whole_number(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError as error:
+        raise ConfigError(f"contexts must be whole numbers separated by commas, got {word!r}") from error
+
+
+def _print_baseline(title: str, baseline: Baseline) -> None:
+    stdout().print(
+        f"{title}: ragblend {baseline.ragblend_full_s:.3f} s, transformers {baseline.transformers_s:.3f} s; "
+        f"compared with {baseline.winner}",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+def _print_machine(machine: Machine) -> None:
+    stdout().print(
+        f"{machine.model} in {machine.dtype} on {machine.device}, {machine.threads} threads of {machine.cpu}; "
+        f"torch {machine.torch}, transformers {machine.transformers}",
+        style="dim",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr; call what is given with the number done and the total."""
+    console = stderr()
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=None)
+    with bar:
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -13,6 +13,7 @@ from ragblend.errors import PathNotFoundError
 
 if TYPE_CHECKING:
     from ragblend.config import ChunkSettings
+    from ragblend.engine import Engine
     from ragblend.library.library import Library
 
 
@@ -27,6 +28,15 @@ def require_policy(name: str) -> None:
     from ragblend.blend.policies import policy_named
 
     policy_named(name)
+
+
+def start_engine(model: str | None, device: str, dtype: str, *, json: bool) -> Engine:
+    """Load ``model``; None or empty is the embedded one, after an offer to download it where it is missing."""
+    if not model:
+        offer_to_fetch(json=json)
+    from ragblend.engine import Engine
+
+    return Engine(model or None, device=device, dtype=dtype)
 
 
 @contextmanager
@@ -46,11 +56,7 @@ def open_library(
     from ragblend.library.library import Library
 
     recorded = "" if create and not folder.exists() else recorded_model(folder)
-    if not (model or recorded):
-        offer_to_fetch(json=json)
-    from ragblend.engine import Engine
-
-    engine = Engine(model or recorded or None, device=device, dtype=dtype)
+    engine = start_engine(model or recorded, device, dtype, json=json)
     with Library.open(
         folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk
     ) as opened:

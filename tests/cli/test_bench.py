@@ -1,0 +1,83 @@
+"""``ragblend bench``: rows of the design's JSON, and mistakes noticed before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+TTFT_ROW = {"context", "policy", "ratio", "ttft_s", "speedup_vs_full", "computed_tokens"}
+QUALITY_ROW = {
+    "policy",
+    "ratio",
+    "f1",
+    "em",
+    "kl_to_full",
+    "top1_agreement",
+    "gold_nll",
+    "speedup_vs_full",
+    "n",
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    passages = [{"title": name, "text": f"The {name} of the robot lasts two years."} for name in ("nest", "blade")]
+    line = {"id": "1", "question": "How long?", "answers": ["two years"], "passages": passages}
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({**line, "id": str(number)}) + "\n" for number in range(2)))
+    return path
+
+
+def test_ttft(run: Run, model: Path) -> None:
+    arguments = ("bench", "ttft", "--model", model, "--contexts", "64,96", "--chunk-tokens", 32, "--repeats", 1)
+    result = run(*arguments, "--policies", "full,query@0.5,none", "--ratio", 0.1, "--json")
+    assert (result.status, result.err) == (0, "")
+    rows = result.json["rows"]
+    assert all(row.keys() >= TTFT_ROW for row in rows)
+    assert [(row["context"], row["policy"]) for row in rows] == [
+        (context, policy) for context in (64, 96) for policy in ("full", "query", "none")
+    ]
+    assert rows[1]["ratio"] == 0.5
+
+    as_text = run(*arguments, "--policies", "none")
+    assert as_text.status == 0
+    assert "full prefill at 64: " in as_text.out
+
+
+def test_quality(run: Run, model: Path, data: Path) -> None:
+    arguments = ("bench", "quality", "--model", model, "--data", data)
+    result = run(*arguments, "--policies", "none,hkvd", "--limit", 1, "--json")
+    assert (result.status, result.err) == (0, "")
+    rows = result.json["rows"]
+    assert all(row.keys() >= QUALITY_ROW for row in rows)
+    assert [row["policy"] for row in rows] == ["full", "none", "hkvd"]
+    assert [row["n"] for row in rows] == [1, 1, 1]
+
+    as_text = run(*arguments, "--policies", "none")
+    assert as_text.status == 0
+    assert "KL to full" in as_text.out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("ttft --contexts 64,many", "contexts must be whole numbers"),
+        ("ttft --policies best", "unknown policy 'best'"),
+        ("ttft --ratio 2", "ratio must be between 0 and 1"),
+        ("ttft --repeats 0", "repeats must be at least 1"),
+        ("ttft --data missing.jsonl", "missing.jsonl: no such file"),
+        ("quality", "Missing option '--data'"),
+        ("quality --data missing.jsonl", "missing.jsonl: no such file"),
+        ("quality --data {data} --limit 0", "limit must be at least 1"),
+        ("store", "No such command 'store'"),
+    ],
+)
+def test_mistakes(run: Run, data: Path, no_model: None, command: str, message: str) -> None:
+    result = run("bench", *command.format(data=data).split())
+    assert result.status == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
