@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import ceil
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -11,21 +14,25 @@ from ragblend.kernels.layout import Attention
 
 # Rows are sorted, so a block of them needs only the keys up to its last row. Small blocks skip more
 # keys, large ones keep the matrix products efficient.
-_SMALLEST_BLOCK = 64
-_BLOCKS = 8
+_LARGEST_BLOCK = 128
 
 
 def attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:
     """See ``reference.attend_rows``. ``rows`` must be sorted."""
     count, key_count = query.shape[2], keys.shape[2]
-    plain = attention.softcap is None and attention.sinks is None
-    if plain and attention.window is None and count == key_count and count > 1:
+    block_form = _block_form(query, attention)
+    if block_form is _fused_block and attention.window is None and count == key_count and count > 1:
         return _fused(query, keys, values, attention, causal=True)
-    block = max(_SMALLEST_BLOCK, -(-count // _BLOCKS))
-    parts = [
-        _attend_block(query[:, :, start : start + block], keys, values, rows[start : start + block], attention, plain)
-        for start in range(0, count, block)
-    ]
+    block = ceil(count / ceil(count / _LARGEST_BLOCK))
+    parts = []
+    for start in range(0, count, block):
+        some = rows[start : start + block]
+        first, last = int(some[0]), int(some[-1])
+        begin = 0 if attention.window is None else max(0, first - attention.window + 1)
+        seen = slice(begin, last + 1)
+        parts.append(
+            block_form(query[:, :, start : start + block], keys[:, :, seen], values[:, :, seen], some - begin, attention)
+        )
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
@@ -45,18 +52,43 @@ def attention_received(query: Tensor, keys: Tensor, rows: Tensor, attention: Att
     return logits.sub_(normaliser).exp_().mean(dim=(0, 1, 2))
 
 
-def _attend_block(
-    query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention, plain: bool
-) -> Tensor:
-    first, last = int(rows[0]), int(rows[-1])
-    start = 0 if attention.window is None else max(0, first - attention.window + 1)
-    keys, values = keys[:, :, start : last + 1], values[:, :, start : last + 1]
-    relative = rows - start
-    if not plain:
-        return reference.attend_rows(query, keys, values, relative, attention)
+def _block_form(query: Tensor, attention: Attention) -> Callable[..., Tensor]:
+    """How a block of rows is attended: by fused attention, unless it cannot or is the slower way."""
+    if attention.softcap is not None or attention.sinks is not None:
+        return reference.attend_rows
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] > 1:
+        return _product_block
+    return _fused_block
+
+
+def _product_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:
+    """Two matrix products with a softmax between, the heads of a group in one product.
+
+    On CPUs with bf16 instructions twice as fast as torch 2.13's fused attention, which does not use
+    them. One product a kv head: the canvas' slices stay views, where a batched product copies them.
+    """
+    batch, heads, count, head_dim = query.shape
+    kv_heads, key_count = keys.shape[1], keys.shape[2]
+    groups = heads // kv_heads
+    begin = 0 if attention.window is not None else int(rows[0]) + 1  # keys before are seen by every row
+    seen = reference.visible(rows, key_count, attention.window)[:, begin:]
+    bias = query.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+    result = query.new_empty(batch, heads, count, values.shape[-1])
+    for entry in range(batch):
+        for head in range(kv_heads):
+            group = slice(head * groups, (head + 1) * groups)
+            folded = query[entry, group].reshape(-1, head_dim)
+            scores = query.new_empty(folded.shape[0], key_count)
+            scores.addmm_(folded, keys[entry, head].t(), beta=0, alpha=attention.scaling)
+            scores.view(groups, count, key_count)[..., begin:].add_(bias)
+            result[entry, group] = (scores.softmax(dim=-1) @ values[entry, head]).view(groups, count, -1)
+    return result
+
+
+def _fused_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:
     if query.shape[2] == 1:
         return _attend_one_row(query, keys, values, attention)
-    mask = reference.visible(relative, keys.shape[2], attention.window)
+    mask = reference.visible(rows, keys.shape[2], attention.window)
     return _fused(query, keys, values, attention, mask=mask)
 
 
