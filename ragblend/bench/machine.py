@@ -1,0 +1,65 @@
+"""What a measurement was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from ragblend.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """device: the accelerator's name, or ``cpu``. cores: those this process may use. date: UTC, ISO 8601."""
+
+    cpu: str
+    cores: int
+    threads: int
+    device: str
+    torch: str
+    transformers: str
+    ragblend: str
+    python: str
+    model: str
+    dtype: str
+    date: str
+
+
+def describe_machine(engine: Engine) -> Machine:
+    """The facts of this process and of ``engine``."""
+    device = engine.adapter.device
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        torch=torch.__version__,
+        transformers=version("transformers"),
+        ragblend=_own_version(),
+        python=platform.python_version(),
+        model=engine.name,
+        dtype=str(engine.adapter.dtype).removeprefix("torch."),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _own_version() -> str:
+    try:
+        return version("ragblend")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
