@@ -9,7 +9,6 @@ hands the text out and sums up usage and timings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ragblend.blend.blender import blend as blend_prompt
 from ragblend.blend.plan import fit_context
 from ragblend.blend.policies import policy_named
 from ragblend.blend.prefill import prefill_anchor, prefill_chunks
+from ragblend.blend.trust import require_trust
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.errors import ModelError
 from ragblend.models.adapter import DecoderAdapter
@@ -36,7 +36,10 @@ class Engine:
     device: ``auto``, ``cpu``, ``cuda``, ... dtype: ``auto``, ``float32``, ``bfloat16``, ``float16``.
     blend: the default policy and ratio. system, question: the wording of the prompt template.
 
-    Raises PathNotFoundError, ModelError, UnsupportedModelError, ConfigError.
+    identity: content digests of the model, part of every entry's key. anchor: KV of the template's
+    anchor, behind which every chunk is prefilled.
+
+    Raises PathNotFoundError, ModelError, UnsupportedModelError (the gate), ConfigError.
     """
 
     def __init__(
@@ -78,16 +81,9 @@ class Engine:
         self.template = PromptTemplate(loaded.tokenizer, system, question)
         self.blend = blend or BlendSettings()
         policy_named(self.blend.policy)
-
-    @cached_property
-    def identity(self) -> ModelIdentity:
-        """Content digests of the model: part of every entry's key."""
-        return model_identity(self.adapter.model, self.tokenizer, self.adapter.rotary)
-
-    @cached_property
-    def anchor(self) -> ChunkKV:
-        """KV of the template's anchor, behind which every chunk is prefilled."""
-        return prefill_anchor(self.adapter, self.template.anchor_ids)
+        self.identity: ModelIdentity = model_identity(loaded.model, loaded.tokenizer, self.adapter.rotary)
+        require_trust(self.adapter, self.name, self.identity)
+        self.anchor: ChunkKV = prefill_anchor(self.adapter, self.template.anchor_ids)
 
     @property
     def context_length(self) -> int:

@@ -1,0 +1,64 @@
+"""The gate on a tiny random model of every supported family, and on models made wrong on purpose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ragblend.blend import trust
+from ragblend.blend.gate import FP32_TOLERANCE, run_gate
+from ragblend.engine import Engine
+from ragblend.errors import UnsupportedModelError
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.rope import LayerRotation, RotaryGeometry
+from tests import tiny
+
+SERVED = [name for name in tiny.FAMILIES if name != "falcon"]
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_every_family_passes_in_fp32(family):
+    report = run_gate(DecoderAdapter(tiny.family(family)), family)
+    assert report.passed, report.reason()
+    assert len(report.checks) == 7
+    assert {check.tolerance for check in report.checks} == {FP32_TOLERANCE}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])
+def test_bf16_passes_within_rounding(family):
+    report = run_gate(DecoderAdapter(tiny.family(family).to(torch.bfloat16)), family)
+    assert report.passed, report.reason()
+
+
+def test_a_wrong_rotation_is_caught():
+    adapter = DecoderAdapter(tiny.family("llama"))
+    wrong = [LayerRotation("interleaved", layer.table, layer.form) for layer in adapter.rotary.layers]
+    adapter.rotary = RotaryGeometry(adapter.rotary.rotary, wrong)
+    report = run_gate(adapter, "llama")
+    assert not report.passed
+    assert "placed keys" in report.reason()
+
+
+def test_a_rotated_layer_without_rope_is_caught():
+    adapter = DecoderAdapter(tiny.family("smollm3"))
+    adapter.rotary = RotaryGeometry(adapter.rotary.rotary, [adapter.rotary.layers[0]] * 4)
+    assert not run_gate(adapter, "smollm3").passed
+
+
+def test_an_engine_refuses_a_model_that_fails(own_cache, monkeypatch):
+    monkeypatch.setattr("ragblend.blend.gate.FP32_TOLERANCE", 0.0)
+    with pytest.raises(UnsupportedModelError, match=r"odd.*placed keys.*ragblend doctor"):
+        Engine.from_model(tiny.family("qwen3"), tiny.tokenizer(), name="odd")
+
+
+def test_the_gate_runs_once_for_a_model_and_its_versions(own_cache, monkeypatch):
+    runs: list[str] = []
+
+    def counted(adapter, name):
+        runs.append(name)
+        return run_gate(adapter, name)
+
+    monkeypatch.setattr(trust, "run_gate", counted)
+    for seed in (1, 1, 2):
+        Engine.from_model(tiny.family("llama", seed=seed), tiny.tokenizer(), name=f"seed {seed}")
+    assert runs == ["seed 1", "seed 2"]
