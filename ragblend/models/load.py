@@ -17,7 +17,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """tokenizer is None where the model's folder has none (enough for the gate). reference: what the user gave."""
+    """tokenizer is None where the model's folder has none (enough for the gate). reference: see ``ModelSource``."""
 
     model: PreTrainedModel
     tokenizer: Any
@@ -33,18 +33,21 @@ def load_model(model: str | Path | None, device: str = "auto", dtype: str = "aut
     where = choose_device(device)
     source = resolve_model(model)
     with clear_load_errors(source.name):
-        loaded = AutoModelForCausalLM.from_pretrained(source.path_or_id, dtype=choose_dtype(dtype, where))
+        # Neither code that comes with a model nor weights that would have to be unpickled.
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source.path_or_id, dtype=choose_dtype(dtype, where), trust_remote_code=False, use_safetensors=True
+        )
     try:
         loaded = loaded.to(where)
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{source.name} does not fit on {where}: use a smaller model or device='cpu'") from error
-    return LoadedModel(loaded, load_tokenizer(source.path_or_id), source.name, "" if model is None else str(model))
+    return LoadedModel(loaded, load_tokenizer(source.path_or_id), source.name, source.reference)
 
 
 def load_tokenizer(path_or_id: str) -> Any:
     """The tokenizer of a model, or None where it has none."""
     try:
-        return AutoTokenizer.from_pretrained(path_or_id)
+        return AutoTokenizer.from_pretrained(path_or_id, trust_remote_code=False)
     except (OSError, ValueError):
         return None
 

@@ -16,10 +16,14 @@ HUB_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """path_or_id: what transformers' ``from_pretrained`` takes. name: what reports and answers call the model."""
+    """path_or_id: what transformers' ``from_pretrained`` takes. name: what reports and answers call the model.
+
+    reference: what ``resolve_model`` finds the same model by from any working folder; empty for the default.
+    """
 
     path_or_id: str
     name: str
+    reference: str
 
 
 def resolve_model(model: str | Path | None) -> ModelSource:
@@ -30,18 +34,18 @@ def resolve_model(model: str | Path | None) -> ModelSource:
     cannot be asked.
     """
     if model is None or model == "":
-        return ModelSource(str(default_model_path()), MODEL_NAME)
+        return ModelSource(str(default_model_path()), MODEL_NAME, "")
     path = Path(model).expanduser()
     if path.suffix.lower() == ".gguf":
-        return ModelSource(str(converted_gguf(path)), path.stem)
+        return ModelSource(str(converted_gguf(path)), path.stem, str(path.resolve()))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise PathNotFoundError(f"{path}: no config.json in this folder; give a folder that save_pretrained wrote")
-        return ModelSource(str(path), path.resolve().name)
+        return ModelSource(str(path), path.resolve().name, str(path.resolve()))
     if isinstance(model, Path) or not _looks_like_id(model):
         raise PathNotFoundError(f"{model}: no such model: give a folder, a .gguf file or an id such as Qwen/Qwen3-0.6B")
     _require_on_hub(model)
-    return ModelSource(model, model)
+    return ModelSource(model, model, model)
 
 
 @contextmanager

@@ -46,6 +46,15 @@ def test_folder_is_taken_by_its_name(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == source
 
 
+def test_reference_holds_from_any_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    reference = resolve_model("model").reference
+    monkeypatch.chdir("/")
+    assert resolve_model(reference).name == "model"
+
+
 def test_folder_without_a_model_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(PathNotFoundError, match=r"no config\.json"):
         resolve_model(tmp_path)
