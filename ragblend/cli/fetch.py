@@ -26,6 +26,7 @@ def fetch(json: Json = False, debug: Debug = False) -> None:
 def offer_to_fetch(*, json: bool) -> None:
     """Where the embedded model is missing and someone is there to ask, ask whether to download it."""
     someone_is_there = sys.stdin.isatty() and sys.stderr.isatty() and not json
-    if someone_is_there and find_default_gguf() is None:
-        typer.confirm(f"{MODEL_NAME}, the embedded model, is missing. Download it (98 MB)?", abort=True, err=True)
+    if not someone_is_there or find_default_gguf() is not None:
+        return
+    if typer.confirm(f"{MODEL_NAME}, the embedded model, is not installed. Download it (98 MB)?", err=True):
         fetch_default_gguf()
