@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from ragblend import __version__
 from ragblend.cli import ask, bench, doctor, fetch, index, maintain
-from ragblend.cli.output import fail
+from ragblend.cli.output import fail, stdout
 from ragblend.cli.quiet import quiet
 from ragblend.errors import RagblendError
 
 INTERRUPTED = 130
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        stdout().print(f"ragblend {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Answer questions from documents whose KV cache was computed once, when they were indexed."""
+
+
 app = typer.Typer(
     name="ragblend",
-    help="Answer questions from documents whose KV cache was computed once, when they were indexed.",
+    callback=_options,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

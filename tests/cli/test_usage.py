@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import ragblend
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("no_model")
@@ -67,6 +68,10 @@ def test_every_command_has_help(run: Run, command: str) -> None:
     assert result.status == 0
     assert "Usage: ragblend" in result.out
     assert result.err == ""
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == f"ragblend {ragblend.__version__}\n"
 
 
 def test_nothing_is_help(run: Run) -> None:
