@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
     from ragblend.library.library import Library
+    from ragblend.prompt import Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
+    from ragblend.store.memory import MemoryStore
 
 __version__ = "0.1.0"
 
@@ -24,7 +26,10 @@ __all__ = [
     "Engine",
     "GenerationSettings",
     "Library",
+    "MemoryStore",
+    "Prompt",
     "RagblendError",
+    "Segment",
     "Source",
     "Timings",
     "Usage",
@@ -36,7 +41,9 @@ _HOMES = {
     "engine": ("Engine",),
     "errors": ("RagblendError",),
     "library.library": ("Library",),
+    "prompt": ("Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
+    "store.memory": ("MemoryStore",),
 }
 _HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}
 
