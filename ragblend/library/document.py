@@ -44,7 +44,7 @@ class Document:
             while open_headings and open_headings[-1].level >= heading.level:
                 open_headings.pop()
             open_headings.append(heading)
-            paths.append(SEPARATOR.join(h.text for h in open_headings if h.text != self.title))
+            paths.append(SEPARATOR.join(h.text for h in open_headings if h.text not in ("", self.title)))
         return paths
 
     def heading_path(self, offset: int) -> str:

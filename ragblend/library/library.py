@@ -96,7 +96,7 @@ class Library:
             raise
         return library
 
-    def add(self, paths: Sequence[str | Path], progress: IndexProgress | None = None) -> IndexReport:
+    def add(self, paths: str | Path | Sequence[str | Path], progress: IndexProgress | None = None) -> IndexReport:
         """Index files and folders; what is in the library unchanged costs only reading it.
 
         Documents whose files are gone from an indexed folder are removed. Bad files are skipped and
@@ -105,9 +105,9 @@ class Library:
         """
         began = time.perf_counter()
         engine = self._require_engine()
-        embedder = self._embedder
+        embedder = self._require_embedder()
         progress = progress or Silent()
-        found = find_files(paths)
+        found = find_files(_listed(paths))
         with self._writing():
             if not found.files and not found.skipped and not self._documents_at(found.roots):
                 roots = ", ".join(map(str, found.roots))
@@ -137,14 +137,14 @@ class Library:
             seconds=time.perf_counter() - began,
         )
 
-    def remove(self, paths: Sequence[str | Path]) -> int:
+    def remove(self, paths: str | Path | Sequence[str | Path]) -> int:
         """Remove documents and folders of documents with their chunks and KV. Returns how many documents.
 
         The files need not exist any more. Raises PathNotFoundError, with nothing removed, if a path
         names no document of the library.
         """
         with self._writing():
-            found = {path: self._documents_at([path]) for path in map(absolute, paths)}
+            found = {path: self._documents_at([path]) for path in map(absolute, _listed(paths))}
             if unknown := [str(path) for path, documents in found.items() if not documents]:
                 raise PathNotFoundError(f"not in the library: {', '.join(unknown)}; nothing was removed")
             removed = self._remove_documents({document for documents in found.values() for document in documents})
@@ -159,7 +159,7 @@ class Library:
         """
         require(k >= 1, f"k must be at least 1, got {k}")
         require(bool(question.strip()), "the question is empty: ask something")
-        return self._retriever.search(self._embedder, question, k)
+        return self._retriever.search(self._require_embedder(), question, k)
 
     def ask(
         self,
@@ -251,21 +251,25 @@ class Library:
 
     @cached_property
     def _embedder(self) -> Embedder:
-        embedder = self._given_embedder or SentenceEmbedder()
-        self._origin.require_embedder(embedder)
-        return embedder
+        return self._given_embedder or SentenceEmbedder()
 
     @cached_property
     def _retriever(self) -> Retriever:
-        stamp = digest_fields(self._origin.read("library"), self.namespace)
+        def stamp() -> str:
+            return digest_fields(self._origin.read("library"), self._origin.read("embedder_digest"), self.namespace)
+
         path = self.folder / layout.INDEX / f"{digest_fields(self.namespace)}.faiss"
-        return Retriever(self._records, path, stamp, read_only=self.read_only)
+        return Retriever(self._records, path, stamp)
 
     def _require_engine(self) -> LibraryEngine:
         if self.engine is None:
             raise LibraryError(f"{self.folder} was opened without a model: open it with engine=Engine(...)")
         self._origin.require_engine(self.engine)
         return self.engine
+
+    def _require_embedder(self) -> Embedder:
+        self._origin.require_embedder(self._embedder)
+        return self._embedder
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -283,6 +287,10 @@ class Library:
             with replacing(self._records, self.store) as released:
                 released += self._records.remove(documents)
         return len(documents)
+
+
+def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else paths
 
 
 def _prepare_folder(folder: Path, *, create: bool) -> None:

@@ -14,7 +14,8 @@ from ragblend.library.document import Document, Heading, first_title
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)\n", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*[\"']?(.*?)[\"']?\s*$", re.MULTILINE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+")
+_CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _LINK = re.compile(r"!?\[([^\]\[]*)\]\([^()]*\)")
 # What starts a line of its own: lists, quotes, tables, headings, fences, indented code, rules.
@@ -49,18 +50,20 @@ def unwrap(text: str) -> str:
 
     Wrapped lines would otherwise look like better places to cut than the ends of sentences.
     """
-    characters = list(text)
+    joined: list[str] = []
     previous = _Line(0, "", False)
     for line in _lines(text):
-        wrapped = len(previous.text) >= _SHORTEST_WRAPPED_LINE and not previous.text.endswith(("  ", "\\"))
-        if wrapped and not previous.fenced and not _stands_alone(previous.text) and not _STARTS_BLOCK.match(line.text):
-            characters[line.start - 1] = " "
+        joined += (" " if _goes_on(previous, line) else "\n", line.text)
         previous = line
-    return "".join(characters)
+    return "".join(joined[1:])
 
 
-def _stands_alone(line: str) -> bool:
-    return bool(_ATX.match(line)) or line.lstrip().startswith("|")
+def _goes_on(previous: _Line, line: _Line) -> bool:
+    """Whether ``line`` belongs to the paragraph of the line before it."""
+    if previous.fenced or len(previous.text) < _SHORTEST_WRAPPED_LINE or previous.text.endswith(("  ", "\\")):
+        return False
+    stands_alone = _ATX.match(previous.text) or previous.text.lstrip().startswith("|")
+    return not stands_alone and not _STARTS_BLOCK.match(line.text)
 
 
 def _headings(text: str) -> Iterator[Heading]:
@@ -70,7 +73,8 @@ def _headings(text: str) -> Iterator[Heading]:
             atx = _ATX.match(line.text)
             underline = _UNDERLINE.match(line.text)
             if atx:
-                yield Heading(line.start, line.end, len(atx.group(1)), _plain(atx.group(2)))
+                title = _CLOSING_MARKS.sub("", line.text[atx.end() :].rstrip())
+                yield Heading(line.start, line.end, len(atx.group(1)), _plain(title))
             elif underline and not previous.fenced and not _STARTS_BLOCK.match(previous.text):
                 level = 1 if underline.group(1).startswith("=") else 2
                 yield Heading(previous.start, line.end, level, _plain(previous.text))

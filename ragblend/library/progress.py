@@ -9,7 +9,7 @@ class IndexProgress(Protocol):
     """Called from the thread that indexes. Every document ends in ``document`` or ``skipped``, once."""
 
     def start(self, total_documents: int) -> None:
-        """Before the first document; the total counts those that were skipped in the search for files."""
+        """Before the first document. The total counts those skipped in the search for files too; a repair has 0."""
 
     def document(self, path: str) -> None:
         """A document is in the library, indexed now or unchanged."""

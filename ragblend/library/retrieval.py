@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,13 @@ _SCORE_DECIMALS = 6
 class Retriever:
     """Search in one namespace. The index follows the catalogue, whichever process changes it.
 
-    path: the index file, a cache. stamp: what it has to belong to.
+    path: the index file, a cache. stamp: tells what that file has to belong to.
     """
 
-    def __init__(self, records: Records, path: Path, stamp: str, *, read_only: bool) -> None:
+    def __init__(self, records: Records, path: Path, stamp: Callable[[], str]) -> None:
         self.records = records
         self.path = path
         self.stamp = stamp
-        self.read_only = read_only
         self._index: VectorIndex | None = None
         self._version = -1
         self._lock = threading.Lock()
@@ -61,11 +61,12 @@ class Retriever:
         """Bring the index up to date and write it to its file."""
         with self._lock:
             self._synchronise()
-            if self._index is None or self.read_only:
-                return
             # The file only saves time, so a full disk is no reason to fail.
             with contextlib.suppress(OSError):
-                self._index.save(self.path, self.stamp)
+                if self._index is None:
+                    self.path.unlink(missing_ok=True)
+                else:
+                    self._index.save(self.path, self.stamp())
 
     def rebuild(self) -> None:
         """Build the index from the catalogue alone, whatever the file says."""
@@ -77,7 +78,7 @@ class Retriever:
     def is_sound(self) -> bool:
         """Whether the file is whole and has exactly the catalogue's chunks."""
         wanted = self.records.chunk_ids()
-        index = VectorIndex.load(self.path, self.stamp)
+        index = VectorIndex.load(self.path, self.stamp())
         return np.array_equal(wanted, np.sort(index.ids)) if index else not len(wanted)
 
     def _current(self) -> VectorIndex:
@@ -92,11 +93,12 @@ class Retriever:
     def _synchronise(self) -> None:
         """Add and remove what the catalogue has that the index has not, and the other way round."""
         version = self.records.version()
-        index = self._index or VectorIndex.load(self.path, self.stamp)
+        index = self._index or VectorIndex.load(self.path, self.stamp())
         wanted = self.records.chunk_ids()
         present: Ids = index.ids if index else np.empty(0, np.int64)
         if index is not None:
             index.remove(np.setdiff1d(present, wanted))
+            index = index if len(index) else None  # what comes next may be of another embedder
         for ids, vectors in self.records.embeddings(np.setdiff1d(wanted, present)):
             index = index or VectorIndex(vectors.shape[1])
             index.add(ids, vectors)

@@ -50,11 +50,15 @@ def repair(
     """Compute missing and damaged entries again, and rebuild the index if it is not sound."""
     broken = _broken(records, store)
     recomputed = tokens = 0
-    while batch := dict(islice(broken, _BATCH_ENTRIES)):
-        for key in batch:
-            store.delete(key)
-        tokens += prefill_into(store, engine, batch, progress)
-        recomputed += len(batch)
+    progress.start(0)
+    try:
+        while batch := dict(islice(broken, _BATCH_ENTRIES)):
+            for key in batch:
+                store.delete(key)
+            tokens += prefill_into(store, engine, batch, progress)
+            recomputed += len(batch)
+    finally:
+        progress.finish()
     rebuilt = not retriever.is_sound()
     if rebuilt:
         retriever.rebuild()

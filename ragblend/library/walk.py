@@ -11,6 +11,8 @@ from ragblend.errors import PathNotFoundError
 from ragblend.library import layout
 from ragblend.library.report import Skipped
 
+_BAD_NAME = "its name is not valid UTF-8"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -37,13 +39,15 @@ def find_files(paths: Sequence[str | Path]) -> Found:
     itself is taken, hidden or a link or not. Raises PathNotFoundError before anything is read.
     """
     roots = tuple(dict.fromkeys(absolute(path) for path in paths))
-    if missing := [str(root) for root in roots if not os.path.lexists(root)]:
+    if missing := [printable(root) for root in roots if not os.path.lexists(root)]:
         raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}; nothing was indexed")
     files: dict[Path, None] = {}
     skipped: dict[Path, Skipped] = {}
     for root in roots:
         if root.is_dir():
             _walk(root, files, skipped)
+        elif printable(root) != str(root):
+            skipped[root] = Skipped(printable(root), _BAD_NAME)
         else:
             files[root] = None
     return Found(roots, tuple(files), tuple(skipped.values()))
@@ -78,7 +82,7 @@ def _reason_to_skip(root: Path, path: Path) -> str | None:
     if os.path.islink(path):  # noqa: PTH114 (Path.is_symlink raises where the folder may only be listed)
         return _about_link(root, path)
     if printable(path) != str(path):
-        return "its name is not valid UTF-8"
+        return _BAD_NAME
     return None
 
 

@@ -28,16 +28,17 @@ class WordEmbedder:
 
     name = "words"
 
-    def __init__(self, digest: str = "words-1") -> None:
+    def __init__(self, digest: str = "words-1", buckets: int = 1024) -> None:
         self.digest = digest
+        self.buckets = buckets
 
     def embed_chunks(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([self.embed_question(text) for text in texts])
 
     def embed_question(self, text: str) -> np.ndarray:
-        vector = np.full(1024, 1e-4, np.float32)
+        vector = np.full(self.buckets, 1e-4, np.float32)
         for word in re.findall(r"\w+", text.lower()):
-            vector[int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % 1024] += 1
+            vector[int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % self.buckets] += 1
         return vector / np.linalg.norm(vector)
 
 

@@ -136,9 +136,9 @@ def test_other_chunk_settings_replace_documents(open_library, docs):
 def test_chunks_fill_several_batches(library, tmp_path):
     files = [tmp_path / f"{number:02}.txt" for number in range(5)]
     for number, file in enumerate(files):
-        file.write_text(paragraphs(40, f"number{number}"))
+        file.write_text(paragraphs(28, f"number{number}"))
     report = library.add(files)
-    assert report.chunks > 96
+    assert report.chunks > 64
     assert library.verify().ok
     assert library.search("number3", k=1)[0].document == str(files[3])
 
@@ -159,6 +159,12 @@ def test_progress(library, docs):
     events = Events()
     library.add([docs], events)
     assert (len(events.named("document")), events.named("chunk")) == (3, [])
+
+
+def test_a_single_path_needs_no_list(library, docs):
+    assert library.add(docs).indexed == 3
+    assert library.add(str(docs)).unchanged == 3
+    assert library.remove(docs / "battery.md") == 1
 
 
 class TestNothingToIndex:

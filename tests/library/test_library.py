@@ -205,12 +205,13 @@ class TestMadeWithAnother:
         assert library.ask("battery", k=1, generation=SHORT).usage.cached_tokens > 0
         assert library.add([docs]).unchanged == 3
 
-    def test_an_emptied_library_belongs_to_nothing(self, indexed, open_library, other_engine, docs):
+    def test_an_emptied_library_belongs_to_nothing(self, indexed, open_library, other_engine, make_embedder, docs):
         with open_library() as library:
             library.remove([docs])
-        library = open_library(engine=other_engine)
+        library = open_library(engine=other_engine, embedder=make_embedder("words-2", buckets=50))
         assert library.add([docs]).indexed == 3
         assert library.info().model == "tiny-1"
+        assert len(library.search("battery", k=3)) == 3
 
 
 class TestReadOnly:

@@ -17,6 +17,14 @@ def test_headings_of_both_kinds():
     assert headings(text) == [(1, "One"), (1, "Two"), (2, "Three"), (3, "Four"), (2, "Five")]
 
 
+def test_marks_that_close_a_heading_are_no_part_of_it():
+    assert headings("# C #\n# C#\n# \n# ##\n") == [(1, "C"), (1, "C#"), (1, ""), (1, "")]
+
+
+def test_long_lines_of_spaces_take_no_time():
+    assert len(headings("# a" + " " * 1_000_000 + "b")) == 1
+
+
 def test_markup_in_headings_is_dropped():
     assert headings("## The `foo` and *bar* of [baz](http://x.y) in snake_case") == [
         (2, "The foo and bar of baz in snake_case")
@@ -52,6 +60,11 @@ def test_heading_path_leaves_out_the_title_and_closed_headings():
     paths = [document.heading_path(document.text.index(letter + "\n\n")) for letter in "abc"]
     assert paths == ["", "Care", "Care > Winter"]
     assert document.heading_path(len(document.text)) == "Repair"
+
+
+def test_an_empty_heading_is_no_part_of_a_path():
+    document = parse_markdown("# Manual\n\n## \n\n### Winter\n\na")
+    assert document.heading_path(len(document.text)) == "Winter"
 
 
 class TestUnwrap:

@@ -90,8 +90,10 @@ def test_libraries_are_left_out(root):
 
 
 def test_names_that_are_no_text(root):
-    Path(os.fsdecode(os.fsencode(root) + b"/bad\xff.txt")).write_text("x")
-    assert reasons(find_files([root]), root) == {"bad\ufffd.txt": "its name is not valid UTF-8"}
+    bad = Path(os.fsdecode(os.fsencode(root) + b"/bad\xff.txt"))
+    bad.write_text("x")
+    for given in (root, bad):
+        assert reasons(find_files([given]), root) == {"bad\ufffd.txt": "its name is not valid UTF-8"}
 
 
 def test_missing_paths_are_refused_before_anything_else(root):

@@ -22,7 +22,7 @@ from ragblend.library import layout, lock
 from ragblend.library.lock import writing
 
 SHORT = GenerationSettings(max_tokens=2)
-KILLS = 12
+KILLS = 8
 ROOT = Path(__file__).parents[2]
 
 
