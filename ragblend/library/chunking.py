@@ -70,9 +70,9 @@ class Chunker:
                 heading = self._shortened_heading(title, document.heading_path(start))
                 yield Chunk(text, heading, start, self.template.chunk_ids(title, heading, text))
 
-    def _heading_labels(self, document: Document, title: str) -> set[str]:
+    def _heading_labels(self, document: Document, title: str) -> list[str]:
         paths = {document.heading_path(heading.start) for heading in document.headings}
-        return {self._shortened_heading(title, path) for path in paths} | {""}
+        return ["", *sorted({self._shortened_heading(title, path) for path in paths})]
 
     def _shortened_title(self, title: str) -> str:
         while title and self._count(title, "", "") > self.tokens // _LABEL_SHARE:
