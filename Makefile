@@ -32,7 +32,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/ragblend fetch
 	$(BIN)/ragblend index examples/handbook --library $(DEMO)
-	$(BIN)/ragblend ask "What is the warranty?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "What is the cutting width of the Wren 3?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "Who is the data protection officer?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "In which town is the data centre of Tillerby?" --library $(DEMO) --compare
 
 test: $(READY)
 	$(BIN)/python -m pytest tests
