@@ -49,11 +49,11 @@ def excerpt(text: str, width: int) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, cut_last: bool = False) -> Table:
-    """A plain table; the cells are text, not markup. With ``cut_last`` the last column takes one line."""
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        cut = cut_last and column == columns[-1]
-        made.add_column(column, overflow="ellipsis" if cut else "fold", no_wrap=cut)
+    """A plain table; the cells are text, not markup. With ``cut_last`` the last column is cut to the room left."""
+    made = Table(box=None, pad_edge=False, header_style="dim", expand=cut_last)
+    for column in columns[:-1]:
+        made.add_column(column, overflow="fold")
+    made.add_column(columns[-1], overflow="ellipsis" if cut_last else "fold", no_wrap=cut_last, ratio=int(cut_last))
     for row in rows:
         made.add_row(*(Text(printable(cell)) for cell in row))
     return made

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import warnings
 
 import pytest
+from rich.console import Console
 
 from ragblend.cli.output import emit, excerpt, fail, printable, table
 from ragblend.cli.quiet import quiet
@@ -42,6 +44,14 @@ def test_cells_are_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
 
     rich_print(table(["path"], [["[bold]x"]]))
     assert "[bold]x" in capsys.readouterr().out
+
+
+def test_long_last_column_is_cut_and_the_others_stay() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    console.print(table(["document", "score", "text"], [["docs/warranty.md", "0.71", "word " * 40]], cut_last=True))
+    [_, row] = console.file.getvalue().splitlines()
+    assert row.startswith("docs/warranty.md  0.71   word word")
+    assert row.rstrip().endswith("…")
 
 
 def test_quiet_hides_others_and_restores_everything(capsys: pytest.CaptureFixture[str]) -> None:
