@@ -146,6 +146,4 @@ class Engine:
         retrieve_s: float = 0.0,
     ) -> Answer:
         """Answer a prompt. Arguments and errors as ``stream``."""
-        return self.stream(
-            prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s
-        ).complete()
+        return self.stream(prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s).complete()

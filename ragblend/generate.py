@@ -28,12 +28,11 @@ def generate_ids(
     """
 
     def decode(
-        model: PreTrainedModel,
+        _: PreTrainedModel,
         input_ids: Tensor,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **_: Any,
+        **__: Any,
     ) -> Iterator[int]:
         return _steps(adapter, blended, input_ids, logits_processor, stopping_criteria, settings)
 
@@ -63,7 +62,7 @@ def _steps(
     logits = blended.logits[None]
     while True:
         with torch.inference_mode():
-            scores = logits_processor(ids, logits.float())
+            scores = logits_processor(ids, logits.float())  # type: ignore[arg-type]
             if settings.temperature > 0:
                 chosen = torch.multinomial(scores.softmax(dim=-1), 1, generator=generator)
             else:
@@ -87,7 +86,7 @@ def _generation_config(model: PreTrainedModel, settings: GenerationSettings) -> 
             "top_p": settings.top_p,
             "top_k": settings.top_k,
         }
-    return GenerationConfig(
+    return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=settings.max_tokens,
         repetition_penalty=settings.repetition_penalty,
         eos_token_id=own.eos_token_id,

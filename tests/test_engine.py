@@ -46,9 +46,7 @@ def transformers_answer(engine: Engine, prompt: Prompt, **settings) -> tuple[int
     ids = torch.tensor([prompt.token_ids])
     model.set_attn_implementation("eager")
     try:
-        made = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, pad_token_id=258, **settings
-        )
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, pad_token_id=258, **settings)
     finally:
         model.set_attn_implementation("ragblend")
     return tuple(made[0, ids.shape[1] :].tolist())

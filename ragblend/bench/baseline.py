@@ -91,7 +91,7 @@ def transformers_step_logits(adapter: DecoderAdapter, prefill: TransformersPrefi
 
 def _forward(adapter: DecoderAdapter, token_ids: Sequence[int], cache: DynamicCache, logits: int) -> Tensor:
     ids = torch.tensor([token_ids], device=adapter.device)
-    argument = adapter.decode_arguments(cache)  # type: ignore[arg-type]  # it only names the argument
+    argument = adapter.decode_arguments(cache)
     output = adapter.model(input_ids=ids, use_cache=True, logits_to_keep=logits, **argument)
     result: Tensor = output.logits[0]
     return result

@@ -31,7 +31,9 @@ def attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, atten
         begin = 0 if attention.window is None else max(0, first - attention.window + 1)
         seen = slice(begin, last + 1)
         parts.append(
-            block_form(query[:, :, start : start + block], keys[:, :, seen], values[:, :, seen], some - begin, attention)
+            block_form(
+                query[:, :, start : start + block], keys[:, :, seen], values[:, :, seen], some - begin, attention
+            )
         )
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 

@@ -25,16 +25,16 @@ def attend_rows(
     query: [batch, heads, rows, head_dim]. keys, values: [batch, kv_heads, keys, head_dim], key j at
     position j. rows: [rows] int64, sorted positions. Returns [batch, heads, rows, head_dim].
     """
-    chosen = reference if impl == "reference" else fused
-    return chosen.attend_rows(query, keys, values, rows, attention)
+    attend = reference.attend_rows if impl == "reference" else fused.attend_rows
+    return attend(query, keys, values, rows, attention)
 
 
 def attention_received(
     query: Tensor, keys: Tensor, rows: Tensor, attention: Attention, impl: Implementation = "auto"
 ) -> Tensor:
     """Attention that each key receives from ``rows``: [keys] fp32, mean over heads and rows."""
-    chosen = reference if impl == "reference" else fused
-    return chosen.attention_received(query, keys, rows, attention)
+    receive = reference.attention_received if impl == "reference" else fused.attention_received
+    return receive(query, keys, rows, attention)
 
 
 def rotate_(keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation) -> None:

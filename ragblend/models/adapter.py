@@ -7,12 +7,12 @@ function, and a hook before each layer through which a pass can lose rows or sto
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from ragblend.errors import UnsupportedModelError
 from ragblend.models import attention, refusal
@@ -22,7 +22,7 @@ from ragblend.models.rows import RowRun
 from ragblend.store.base import LayerKV
 
 
-class _StopForward(Exception):  # noqa: N818 - control flow inside one forward, never seen outside
+class _StopForward(Exception):
     """Ends a forward before a layer; raised by the hook, caught by ``forward_rows``."""
 
 
@@ -35,10 +35,9 @@ class DecoderAdapter:
 
     def __init__(self, model: PreTrainedModel) -> None:
         refusal.check_config(model.config)
-        self.model = model.eval()
+        self.model = model.eval()  # type: ignore[no-untyped-call]
         self.family = str(model.config.model_type)
-        self.device = model.get_input_embeddings().weight.device
-        self.dtype = model.get_input_embeddings().weight.dtype
+        self.device = torch.device(str(model.device))
         self.context_length = refusal.context_length(model.config)
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         attention.register()
@@ -51,6 +50,12 @@ class DecoderAdapter:
     @property
     def layer_count(self) -> int:
         return len(self.shapes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in, and its KV."""
+        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
+        return dtype
 
     def canvas(self, capacity: int, batch: int = 1) -> Canvas:
         """An empty canvas with room for ``capacity`` positions."""
@@ -82,8 +87,8 @@ class DecoderAdapter:
         positions = torch.arange(start, start + token_ids.shape[1], device=self.device)
         return self._forward(token_ids, positions[None].expand_as(token_ids), canvas, logits)
 
-    def decode_arguments(self, canvas: Canvas) -> dict[str, Any]:
-        """The canvas under the name that this transformers version gives a cache."""
+    def decode_arguments(self, canvas: Cache) -> dict[str, Any]:
+        """A cache, such as a canvas, under the name that this transformers version gives it."""
         return {self._cache_argument: canvas}
 
     @torch.inference_mode()
@@ -140,7 +145,7 @@ class DecoderAdapter:
                 position_ids=torch.full_like(token, position),
                 use_cache=True,
                 row_run=run,
-                **{self._cache_argument: recorder},
+                **self.decode_arguments(recorder),
             )
         except torch.OutOfMemoryError:
             raise
@@ -174,7 +179,7 @@ class _Recorder(Canvas):
         self.seen[layer_idx] = (key_states[0].float(), value_states[0].float())
         return key_states, value_states
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, _: int = 0) -> int:
         return 0
 
 
@@ -220,6 +225,6 @@ def _select(name: str, value: Any, kept: Tensor) -> Any:
     """Keep the chosen rows of an argument that transformers passes per row: dimension 1."""
     if name not in _PER_ROW_ARGUMENTS or value is None:
         return value
-    if isinstance(value, Sequence):
-        return type(value)([part[:, kept] for part in value])
+    if isinstance(value, tuple):
+        return tuple(part[:, kept] for part in value)
     return value[:, kept]

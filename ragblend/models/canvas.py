@@ -25,14 +25,16 @@ class LayerShape:
     head_dim: int
 
 
-class CanvasLayer(CacheLayerMixin):
+class CanvasLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer's buffers, [batch, kv_heads, capacity, head_dim] each."""
 
     is_compileable = False
     is_sliding = False
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, keys: Tensor, values: Tensor, index: int, canvas: Canvas) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.keys = keys
         self.values = values
         self.index = index
@@ -44,7 +46,7 @@ class CanvasLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the buffers exist from the start."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write fresh rows and return views of all keys and values known so far.
 
         Inside ``Canvas.running`` the rows go to the run's positions; otherwise they are appended.
@@ -95,23 +97,24 @@ class Canvas(Cache):
             return torch.empty(batch, shape.kv_heads, capacity, shape.head_dim, dtype=dtype, device=device)
 
         layers = [CanvasLayer(buffer(shape), buffer(shape), index, self) for index, shape in enumerate(shapes)]
-        super().__init__(layers=layers)
+        super().__init__(layers=list(layers))
+        self.canvas_layers = layers
         self.capacity = capacity
         self.run: RowRun | None = None
 
     def keys(self, layer: int) -> Tensor:
         """The whole key buffer of a layer, [batch, kv_heads, capacity, head_dim]."""
-        return self.layers[layer].keys
+        return self.canvas_layers[layer].keys
 
     def values(self, layer: int) -> Tensor:
         """The whole value buffer of a layer, [batch, kv_heads, capacity, head_dim]."""
-        return self.layers[layer].values
+        return self.canvas_layers[layer].values
 
     def set_length(self, length: int) -> None:
         """Declare that positions 0..length-1 hold KV in every layer."""
-        for layer in self.layers:
+        for layer in self.canvas_layers:
             layer.length = length
 
     @property
     def nbytes(self) -> int:
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.canvas_layers)

@@ -38,7 +38,7 @@ def load_model(model: str | Path | None, device: str = "auto", dtype: str = "aut
             source.path_or_id, dtype=choose_dtype(dtype, where), trust_remote_code=False, use_safetensors=True
         )
     try:
-        loaded = loaded.to(where)
+        loaded = loaded.to(where)  # type: ignore[arg-type]  # transformers types a decorated method
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{source.name} does not fit on {where}: use a smaller model or device='cpu'") from error
     return LoadedModel(loaded, load_tokenizer(source.path_or_id), source.name, source.reference)

@@ -36,8 +36,6 @@ class RowRun:
     on_attend: Callable[[int, Tensor, Tensor, Tensor, Attention], None] | None = None
     kept: Tensor | None = None
 
-    def written(
-        self, layer: int, keys: Tensor, values: Tensor, stored_keys: Tensor, stored_values: Tensor
-    ) -> None:
+    def written(self, layer: int, keys: Tensor, values: Tensor, stored_keys: Tensor, stored_values: Tensor) -> None:
         if self.on_write is not None:
             self.on_write(layer, self.rows, keys, values, stored_keys, stored_values)

@@ -25,9 +25,23 @@ def test_every_family_passes_in_fp32(family):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])
-def test_bf16_passes_within_rounding(family):
-    report = run_gate(DecoderAdapter(tiny.family(family).to(torch.bfloat16)), family)
+def test_a_model_in_16_bits_is_checked_in_fp32_and_left_as_it_was(family):
+    adapter = DecoderAdapter(tiny.family(family).to(torch.bfloat16))
+    before = {name: tensor.clone() for name, tensor in adapter.model.state_dict().items()}
+    report = run_gate(adapter, family)
     assert report.passed, report.reason()
+    assert {check.tolerance for check in report.checks} == {FP32_TOLERANCE}
+    after = adapter.model.state_dict()
+    assert all(
+        torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
+    )
+
+
+def test_a_model_too_large_for_fp32_is_checked_as_it_is(monkeypatch):
+    monkeypatch.setattr("ragblend.models.precision._SHARE_OF_FREE_MEMORY", 0.0)
+    report = run_gate(DecoderAdapter(tiny.family("llama").to(torch.bfloat16)), "llama")
+    assert report.passed, report.reason()
+    assert report.checks[0].tolerance > FP32_TOLERANCE
 
 
 def test_a_wrong_rotation_is_caught():

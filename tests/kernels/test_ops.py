@@ -111,7 +111,9 @@ def test_a_rotation_equals_multiplying_complex_numbers(rotation, dtype):
     pairs = (keys[..., 0:8:2], keys[..., 1:8:2]) if rotation == "interleaved" else (keys[..., :4], keys[..., 4:8])
     complex_keys = torch.complex(*(pair.float() for pair in pairs)) * torch.polar(torch.ones_like(angles), angles)
     parts = (complex_keys.real.to(dtype), complex_keys.imag.to(dtype))
-    ours = (turned[..., 0:8:2], turned[..., 1:8:2]) if rotation == "interleaved" else (turned[..., :4], turned[..., 4:8])
+    ours = (
+        (turned[..., 0:8:2], turned[..., 1:8:2]) if rotation == "interleaved" else (turned[..., :4], turned[..., 4:8])
+    )
     for part, our in zip(parts, ours, strict=True):
         torch.testing.assert_close(our, part)
     assert torch.equal(turned[..., 8:], keys[..., 8:])

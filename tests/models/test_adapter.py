@@ -75,9 +75,7 @@ def test_a_stopped_pass_gives_no_logits_and_leaves_later_layers_alone(adapter, i
 
 def test_every_layer_is_announced_before_it_is_computed(adapter, ids):
     seen: list[int] = []
-    adapter.forward_rows(
-        adapter.canvas(TOKENS), ids, RowRun(torch.arange(TOKENS), end=TOKENS, on_layer=seen.append)
-    )
+    adapter.forward_rows(adapter.canvas(TOKENS), ids, RowRun(torch.arange(TOKENS), end=TOKENS, on_layer=seen.append))
     assert seen == list(range(adapter.layer_count))
 
 
