@@ -179,9 +179,6 @@ class _Recorder(Canvas):
         self.seen[layer_idx] = (key_states[0].float(), value_states[0].float())
         return key_states, value_states
 
-    def get_seq_length(self, _: int = 0) -> int:
-        return 0
-
 
 def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder layers: the base model's list that is as long as the configuration says."""
