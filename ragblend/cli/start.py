@@ -53,9 +53,10 @@ def open_library(
     chunk: ChunkSettings | None = None,
 ) -> Iterator[Library]:
     """The library in ``folder`` with its engine: on ``model``, else on the one that it was indexed with."""
+    from ragblend.library import layout
     from ragblend.library.library import Library
 
-    recorded = "" if create and not folder.exists() else recorded_model(folder)
+    recorded = "" if create and not (folder / layout.CATALOGUE).exists() else recorded_model(folder)
     engine = start_engine(model or recorded, device, dtype, json=json)
     with Library.open(
         folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk

@@ -78,3 +78,9 @@ def test_folder_of_something_else_is_not_made_a_library(run: Run, docs: Path, mo
     result = run("index", docs, "--library", docs, "--model", model)
     assert result.status == 2
     assert {path.name for path in docs.iterdir()} == {"battery.md", "warranty.md"}
+
+
+def test_an_existing_empty_folder_becomes_a_library(run: Run, docs: Path, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = run("index", docs, "--library", tmp_path / "empty", "--model", model, "--json")
+    assert (result.status, result.json["indexed"]) == (0, 2)
