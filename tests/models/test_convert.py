@@ -17,7 +17,7 @@ from ragblend.errors import ModelError, PathNotFoundError
 from ragblend.models.convert import ABANDONED_AFTER_S, converted_gguf, partial_folder, publish, remove_abandoned
 
 WIDTH, HEADS, LAYERS, CONTEXT = 32, 2, 2, 64
-TOKENS = ["<|endoftext|>", "<|start|>", "<|end|>", *(chr(code) for code in range(ord("!"), ord("~") + 1)), "Ġ", "ab"]
+TOKENS = ["<|endoftext|>", "<|start|>", "<|end|>", *(chr(code) for code in range(ord("!"), ord("~") + 1)), "Ġ", "ab", "cd"]
 
 
 def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
@@ -37,7 +37,7 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(TOKENS) - 3))
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "c d"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     shapes = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
