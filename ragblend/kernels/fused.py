@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import ceil
 
 import torch
@@ -39,19 +39,13 @@ def attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, atten
 
 
 def attention_received(query: Tensor, keys: Tensor, rows: Tensor, attention: Attention) -> Tensor:
-    """See ``reference.attention_received``. Products run in the keys' dtype, the softmax in fp32."""
-    batch, heads, count, head_dim = query.shape
-    kv_heads, key_count = keys.shape[1], keys.shape[2]
-    folded = query.reshape(batch, kv_heads, -1, head_dim)
-    logits = (folded @ keys.transpose(-1, -2)).float().mul_(attention.scaling)
-    if attention.softcap is not None:
-        logits = logits.div_(attention.softcap).tanh_().mul_(attention.softcap)
-    logits = logits.view(batch, heads, count, key_count)
-    logits.masked_fill_(~reference.visible(rows, key_count, attention.window), float("-inf"))
-    normaliser = logits.logsumexp(dim=-1, keepdim=True)
-    if attention.sinks is not None:
-        normaliser = torch.logaddexp(normaliser, attention.sinks.float().reshape(1, -1, 1, 1))
-    return logits.sub_(normaliser).exp_().mean(dim=(0, 1, 2))
+    """See ``reference.attention_received``. ``rows`` must be sorted."""
+    if attention.softcap is not None or attention.sinks is not None:
+        return reference.attention_received(query, keys, rows, attention)
+    received = torch.zeros(keys.shape[2], device=query.device)
+    for _, _, weights in _group_weights(query, keys, rows, attention):
+        received += weights.sum(dim=0, dtype=torch.float32)
+    return received / (query.shape[0] * query.shape[1] * query.shape[2])
 
 
 def _block_form(query: Tensor, attention: Attention) -> Callable[..., Tensor]:
@@ -64,10 +58,25 @@ def _block_form(query: Tensor, attention: Attention) -> Callable[..., Tensor]:
 
 
 def _product_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:
-    """Two matrix products with a softmax between, the heads of a group in one product.
+    """Two matrix products with a softmax between.
 
-    On CPUs with bf16 instructions twice as fast as torch 2.13's fused attention, which does not use
-    them. One product a kv head: the canvas' slices stay views, where a batched product copies them.
+    On CPUs with bf16 instructions twice as fast as torch 2.13's fused attention, which does not use them.
+    """
+    _, heads, count, _ = query.shape
+    groups = heads // keys.shape[1]
+    result = query.new_empty(*query.shape[:3], values.shape[-1])
+    for entry, head, weights in _group_weights(query, keys, rows, attention):
+        attended = (weights @ values[entry, head]).view(groups, count, -1)
+        result[entry, head * groups : (head + 1) * groups] = attended
+    return result
+
+
+def _group_weights(
+    query: Tensor, keys: Tensor, rows: Tensor, attention: Attention
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Attention weights [groups * rows, keys] of each batch entry and kv head, in the query's dtype.
+
+    One product a kv head: the canvas' slices stay views, where a batched product copies them.
     """
     batch, heads, count, head_dim = query.shape
     kv_heads, key_count = keys.shape[1], keys.shape[2]
@@ -75,16 +84,13 @@ def _product_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, at
     begin = 0 if attention.window is not None else int(rows[0]) + 1  # keys before are seen by every row
     seen = reference.visible(rows, key_count, attention.window)[:, begin:]
     bias = query.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-    result = query.new_empty(batch, heads, count, values.shape[-1])
     for entry in range(batch):
         for head in range(kv_heads):
-            group = slice(head * groups, (head + 1) * groups)
-            folded = query[entry, group].reshape(-1, head_dim)
+            folded = query[entry, head * groups : (head + 1) * groups].reshape(-1, head_dim)
             scores = query.new_empty(folded.shape[0], key_count)
             scores.addmm_(folded, keys[entry, head].t(), beta=0, alpha=attention.scaling)
             scores.view(groups, count, key_count)[..., begin:].add_(bias)
-            result[entry, group] = (scores.softmax(dim=-1) @ values[entry, head]).view(groups, count, -1)
-    return result
+            yield entry, head, scores.softmax(dim=-1)
 
 
 def _fused_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:

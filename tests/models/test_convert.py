@@ -17,7 +17,15 @@ from ragblend.errors import ModelError, PathNotFoundError
 from ragblend.models.convert import ABANDONED_AFTER_S, converted_gguf, partial_folder, publish, remove_abandoned
 
 WIDTH, HEADS, LAYERS, CONTEXT = 32, 2, 2, 64
-TOKENS = ["<|endoftext|>", "<|start|>", "<|end|>", *(chr(code) for code in range(ord("!"), ord("~") + 1)), "Ġ", "ab", "cd"]
+TOKENS = [
+    "<|endoftext|>",
+    "<|start|>",
+    "<|end|>",
+    *(chr(code) for code in range(ord("!"), ord("~") + 1)),
+    "Ġ",
+    "ab",
+    "cd",
+]
 
 
 def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
