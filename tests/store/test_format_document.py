@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from pathlib import Path
 
 import pytest
 import torch
+import xxhash
 
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import ModelIdentity, entry_key
@@ -44,8 +44,8 @@ def test_checksums_are_as_described(blob, make_key):
         field = header[name]
         first, end = field["data_offsets"]
         text = f"{make_key()}/{name}/{field['dtype']}/{'x'.join(str(size) for size in field['shape'])}"
-        expected = zlib.crc32(text.encode() + data[begin + first : begin + end])
-        assert header["__metadata__"][name] == f"{expected:08x}"
+        expected = xxhash.xxh3_128_hexdigest(text.encode() + data[begin + first : begin + end])
+        assert header["__metadata__"][name] == expected
 
 
 def test_keys_are_as_described():
