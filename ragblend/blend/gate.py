@@ -120,9 +120,10 @@ class _Subject:
 
 
 def _checks(subject: _Subject) -> Iterator[Check]:
+    own = {order: subject.own_logits(order) for order in {order for _, order, _, _ in _LOGIT_CHECKS}}
     for name, order, policy, ratio in _LOGIT_CHECKS:
         blended = subject.blended_logits(order, policy, ratio)
-        yield _compare(subject.adapter, name, blended, subject.own_logits(order))
+        yield _compare(subject.adapter, name, blended, own[order])
     for order in ((0, 1), (1, 0)):
         yield _placed_keys(subject, order)
     yield _round_trip(subject.adapter)

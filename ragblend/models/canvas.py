@@ -49,7 +49,7 @@ class CanvasLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write fresh rows and return views of all keys and values known so far.
 
-        Inside ``Canvas.running`` the rows go to the run's positions; otherwise they are appended.
+        During a pass (``Canvas.run``) they go to its rows' positions; otherwise they are appended.
         """
         run = self.canvas.run
         if run is not None:
@@ -99,7 +99,6 @@ class Canvas(Cache):
         layers = [CanvasLayer(buffer(shape), buffer(shape), index, self) for index, shape in enumerate(shapes)]
         super().__init__(layers=list(layers))
         self.canvas_layers = layers
-        self.capacity = capacity
         self.run: RowRun | None = None
 
     def keys(self, layer: int) -> Tensor:
@@ -114,7 +113,3 @@ class Canvas(Cache):
         """Declare that positions 0..length-1 hold KV in every layer."""
         for layer in self.canvas_layers:
             layer.length = length
-
-    @property
-    def nbytes(self) -> int:
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.canvas_layers)

@@ -38,7 +38,7 @@ class QueryAttention(Policy):
         layers = request.adapter.layer_count
         begin, end = int(self.first * layers), max(1, round(self.last * layers))
         scores = torch.zeros(len(request.plan), device=request.adapter.device)
-        suffix = int((request.plan.mandatory >= request.plan.suffix_start).sum())
+        suffix = len(request.plan) - request.plan.suffix_start
 
         def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
             if begin <= layer < end:
