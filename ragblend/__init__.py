@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ragblend.prompt import Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
+    from ragblend.tool_calls import ToolCall, ToolCallReader
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,8 @@ __all__ = [
     "Segment",
     "Source",
     "Timings",
+    "ToolCall",
+    "ToolCallReader",
     "Usage",
 ]
 
@@ -44,6 +47,7 @@ _HOMES = {
     "prompt": ("Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
+    "tool_calls": ("ToolCall", "ToolCallReader"),
 }
 _HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}
 

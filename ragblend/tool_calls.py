@@ -1,0 +1,78 @@
+"""Tool calls in an answer's text.
+
+Models whose chat template writes ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` (Hermes
+and those that followed: Qwen2.5, Qwen3, SmolLM3, ...) answer in that form too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants called, by name, and its arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolCallReader:
+    """Splits an answer, piece by piece, into the text to show and the calls in it.
+
+    Text that may be the beginning of a call is held back until it is clear. What stands between the
+    marks without being a call is text like any other, marks included, so nothing is ever lost.
+    ``calls`` grows as calls are complete.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[ToolCall] = []
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """Take the answer's next piece; return the text that is certain to be no call."""
+        self._held += piece
+        certain = ""
+        while OPENING in self._held and CLOSING in self._held.partition(OPENING)[2]:
+            before, _, rest = self._held.partition(OPENING)
+            written, _, self._held = rest.partition(CLOSING)
+            certain += before + self._take(written, CLOSING)
+        opened = self._held.find(OPENING)
+        end = opened if opened >= 0 else len(self._held) - _begun(self._held)
+        certain, self._held = certain + self._held[:end], self._held[end:]
+        return certain
+
+    def finish(self) -> str:
+        """The rest of the text, once no more pieces come. A last call may lack its closing mark."""
+        before, opening, written = self._held.partition(OPENING)
+        self._held = ""
+        return before + (self._take(written, "") if opening else "")
+
+    def _take(self, written: str, closing: str) -> str:
+        call = parse_tool_call(written)
+        if call is None:
+            return f"{OPENING}{written}{closing}"
+        self.calls.append(call)
+        return ""
+
+
+def parse_tool_call(written: str) -> ToolCall | None:
+    """The call that JSON text stands for, or None if it is none. Arguments may be JSON in a string."""
+    try:
+        call = json.loads(written)
+        arguments = call.get("arguments", call.get("parameters", {}))
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        name = call["name"]
+    except (ValueError, AttributeError, KeyError, RecursionError):
+        return None
+    return ToolCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
+
+
+def _begun(text: str) -> int:
+    """Length of the longest tail of ``text`` that begins the opening mark."""
+    longest = min(len(text), len(OPENING) - 1)
+    return next((length for length in range(longest, 0, -1) if OPENING.startswith(text[-length:])), 0)
