@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from transformers import LogitsProcessor
 
 from ragblend.blend.blender import Blended
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.errors import ConfigError, GenerationCancelled
-from ragblend.generate import AnswerText, generate_ids
+from ragblend.generate import AnswerText, end_token_ids, generate_ids
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer, Source, Timings, Usage
@@ -38,6 +39,7 @@ class AnswerStream(Iterator[str]):
         generation: GenerationSettings,
         retrieve_s: float,
         run_blend: Callable[[Callable[[], bool]], Blended],
+        grammar: LogitsProcessor | None = None,
     ) -> None:
         self._adapter = adapter
         self._tokenizer = tokenizer
@@ -48,6 +50,7 @@ class AnswerStream(Iterator[str]):
         self._generation = generation
         self._retrieve_s = retrieve_s
         self._run_blend = run_blend
+        self._grammar = grammar
         self._cancelled = threading.Event()
         self._answer: Answer | None = None
         self._pieces = self._produce()
@@ -95,7 +98,7 @@ class AnswerStream(Iterator[str]):
         token_ids: list[int] = []
         first_token = 0.0
         reason = "stop"
-        for token_id in generate_ids(self._adapter, blended, prompt_ids, self._generation):
+        for token_id in generate_ids(self._adapter, blended, prompt_ids, self._generation, self._grammar):
             if not token_ids:
                 first_token = time.perf_counter() - began
             token_ids.append(token_id)
@@ -106,17 +109,15 @@ class AnswerStream(Iterator[str]):
                 reason = "stop" if text.stopped else "cancelled"
                 break
         else:
-            if len(token_ids) == self._generation.max_tokens and not self._ends(token_ids[-1]):
+            if len(token_ids) == self._generation.max_tokens and token_ids[-1] not in end_token_ids(
+                self._adapter.model
+            ):
                 reason = "length"
         if piece := text.finish():
             pieces.append(piece)
             yield piece
         total = time.perf_counter() - began
         self._answer = self._finished("".join(pieces), token_ids, reason, blended, first_token, total)
-
-    def _ends(self, token_id: int) -> bool:
-        ends = self._adapter.model.generation_config.eos_token_id
-        return token_id in (ends if isinstance(ends, list) else [ends])
 
     def _finished(
         self, text: str, token_ids: list[int], reason: str, blended: Blended | None, first_token: float, total: float

@@ -49,7 +49,8 @@ class BlendSettings:
 class GenerationSettings:
     """How the answer is decoded; the names are those of transformers' generation.
 
-    temperature 0 is greedy. top_k 0 and top_p 1 switch those filters off.
+    temperature 0 is greedy. top_k 0 and top_p 1 switch those filters off. grammar: in llguidance's form of
+    Lark, JSON schemas included (``start: %json {...}``); the answer follows it, unless max_tokens cuts it.
     """
 
     max_tokens: int = 256
@@ -59,6 +60,7 @@ class GenerationSettings:
     repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = field(default=())
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")

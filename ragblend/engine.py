@@ -9,6 +9,7 @@ hands the text out and sums up usage and timings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from ragblend.blend.prefill import prefill_anchor, prefill_chunks
 from ragblend.blend.trust import require_trust
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.errors import ModelError
+from ragblend.generate import end_token_ids
+from ragblend.grammar import Grammars
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import model_identity
 from ragblend.models.load import LoadedModel, load_model
@@ -109,7 +112,7 @@ class Engine:
         """Answer a prompt, text piece by text piece. Work begins with the first piece asked for.
 
         store: where the prompt's chunks are looked up. retrieve_s: what retrieval took, for the timings.
-        Raises ContextOverflowError, ConfigError (unknown policy) at once.
+        Raises ContextOverflowError, ConfigError (unknown policy, bad grammar) at once.
         """
         blend = blend or self.blend
         generation = generation or GenerationSettings()
@@ -124,6 +127,7 @@ class Engine:
             settings=blend,
             generation=generation,
             retrieve_s=retrieve_s,
+            grammar=self._grammars.processor(generation.grammar) if generation.grammar else None,
             run_blend=lambda cancelled: blend_prompt(
                 self.adapter,
                 self.anchor,
@@ -135,6 +139,11 @@ class Engine:
                 cancelled=cancelled,
             ),
         )
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        config = self.adapter.model.config.get_text_config()
+        return Grammars(self.tokenizer, end_token_ids(self.adapter.model), config.vocab_size)
 
     def generate(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from ragblend.blend.blender import Blended
 from ragblend.config import GenerationSettings
@@ -20,7 +20,11 @@ from ragblend.models.adapter import DecoderAdapter
 
 
 def generate_ids(
-    adapter: DecoderAdapter, blended: Blended, prompt_ids: Tensor, settings: GenerationSettings
+    adapter: DecoderAdapter,
+    blended: Blended,
+    prompt_ids: Tensor,
+    settings: GenerationSettings,
+    grammar: LogitsProcessor | None = None,
 ) -> Iterator[int]:
     """Yield the answer's token ids one by one, the end-of-sequence token included if it comes.
 
@@ -40,6 +44,7 @@ def generate_ids(
         prompt_ids[None],
         attention_mask=torch.ones_like(prompt_ids)[None],
         generation_config=_generation_config(adapter.model, settings),
+        logits_processor=LogitsProcessorList([grammar] if grammar else []),
         custom_generate=decode,
         **adapter.decode_arguments(blended.canvas),
     )
@@ -91,14 +96,16 @@ def _generation_config(model: PreTrainedModel, settings: GenerationSettings) -> 
         repetition_penalty=settings.repetition_penalty,
         eos_token_id=own.eos_token_id,
         bos_token_id=own.bos_token_id,
-        pad_token_id=own.pad_token_id if own.pad_token_id is not None else _first(own.eos_token_id),
+        pad_token_id=own.pad_token_id if own.pad_token_id is not None else next(iter(end_token_ids(model)), None),
         use_cache=True,
         **sampling,
     )
 
 
-def _first(token_ids: int | list[int] | None) -> int | None:
-    return token_ids[0] if isinstance(token_ids, list) else token_ids
+def end_token_ids(model: PreTrainedModel) -> list[int]:
+    """The tokens that end an answer."""
+    ends = model.generation_config.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
 
 
 class AnswerText:
