@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
+    from ragblend.library.collection import Collection, Found, Item
+    from ragblend.library.embedding import SentenceEmbedder
     from ragblend.library.library import Library
     from ragblend.prompt import Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
@@ -24,13 +26,17 @@ __all__ = [
     "AnswerStream",
     "BlendSettings",
     "ChunkSettings",
+    "Collection",
     "Engine",
+    "Found",
     "GenerationSettings",
+    "Item",
     "Library",
     "MemoryStore",
     "Prompt",
     "RagblendError",
     "Segment",
+    "SentenceEmbedder",
     "Source",
     "Timings",
     "ToolCall",
@@ -43,6 +49,8 @@ _HOMES = {
     "config": ("BlendSettings", "ChunkSettings", "GenerationSettings"),
     "engine": ("Engine",),
     "errors": ("RagblendError",),
+    "library.collection": ("Collection", "Found", "Item"),
+    "library.embedding": ("SentenceEmbedder",),
     "library.library": ("Library",),
     "prompt": ("Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
