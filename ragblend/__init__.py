@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
-    from ragblend.library.collection import Collection, Found, Item
     from ragblend.library.embedding import SentenceEmbedder
     from ragblend.library.library import Library
     from ragblend.prompt import Prompt, Segment
@@ -26,11 +25,8 @@ __all__ = [
     "AnswerStream",
     "BlendSettings",
     "ChunkSettings",
-    "Collection",
     "Engine",
-    "Found",
     "GenerationSettings",
-    "Item",
     "Library",
     "MemoryStore",
     "Prompt",
@@ -49,7 +45,6 @@ _HOMES = {
     "config": ("BlendSettings", "ChunkSettings", "GenerationSettings"),
     "engine": ("Engine",),
     "errors": ("RagblendError",),
-    "library.collection": ("Collection", "Found", "Item"),
     "library.embedding": ("SentenceEmbedder",),
     "library.library": ("Library",),
     "prompt": ("Prompt", "Segment"),

@@ -16,7 +16,6 @@ from ragblend.answer import AnswerStream
 from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, GenerationSettings, require
 from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
-from ragblend.library.collection import Collection
 from ragblend.library.embedding import Embedder, SentenceEmbedder
 from ragblend.library.indexing import Indexer, replacing
 from ragblend.library.lock import writing
@@ -198,13 +197,6 @@ class Library:
         retrieve_s = time.perf_counter() - began
         prompt = engine.template.build(segments, question)
         return engine.stream(prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s)
-
-    def collection(self, name: str) -> Collection:
-        """Records of your own with vectors, kept beside the documents. Made when something is first added to it.
-
-        Raises ConfigError for an empty name.
-        """
-        return Collection(self.catalogue, self.namespace, name, self._writing)
 
     def info(self) -> LibraryInfo:
         """What the namespace holds and what the library was made with. Loads no model."""

@@ -53,20 +53,6 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX chunks_entry_key ON chunks (entry_key);
     """,
-    """
-    CREATE TABLE items (
-        collection TEXT NOT NULL,
-        item TEXT NOT NULL,
-        text TEXT NOT NULL,
-        vector BLOB NOT NULL,
-        metadata TEXT NOT NULL,
-        owner TEXT NOT NULL,
-        payload TEXT NOT NULL,
-        PRIMARY KEY (collection, item)
-    ) WITHOUT ROWID;
-    CREATE INDEX items_owner ON items (collection, owner);
-    CREATE INDEX items_text ON items (collection, text);
-    """,
 )
 
 
