@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ragblend.errors import RagblendError
     from ragblend.library.embedding import SentenceEmbedder
     from ragblend.library.library import Library
+    from ragblend.library.report import Hit
+    from ragblend.library.texts import TextDocument
     from ragblend.prompt import Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
@@ -27,6 +29,7 @@ __all__ = [
     "ChunkSettings",
     "Engine",
     "GenerationSettings",
+    "Hit",
     "Library",
     "MemoryStore",
     "Prompt",
@@ -34,6 +37,7 @@ __all__ = [
     "Segment",
     "SentenceEmbedder",
     "Source",
+    "TextDocument",
     "Timings",
     "ToolCall",
     "ToolCallReader",
@@ -47,6 +51,8 @@ _HOMES = {
     "errors": ("RagblendError",),
     "library.embedding": ("SentenceEmbedder",),
     "library.library": ("Library",),
+    "library.report": ("Hit",),
+    "library.texts": ("TextDocument",),
     "prompt": ("Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),

@@ -105,6 +105,10 @@ class PromptTemplate:
         """Ids of a chunk as it is prefilled and as it stands in every prompt."""
         return tuple(self.text_ids(chunk_text(title, heading, text)))
 
+    def bare_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that is a chunk just as it stands, without a title line or blank line of its own."""
+        return tuple(self.text_ids(text.strip()))
+
     def build(self, chunks: Sequence[Segment], question: str) -> Prompt:
         """The prompt for ``question`` over ``chunks`` in the given order (there may be none)."""
         if not question.strip():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +25,9 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import GarbageReport, Hit, IndexReport, LibraryInfo, RepairReport, VerifyReport
 from ragblend.library.retrieval import Retriever
+from ragblend.library.texts import Texts, unit_vector
 from ragblend.library.walk import absolute, find_files
+from ragblend.prompt import Segment
 from ragblend.results import Answer
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
@@ -151,15 +153,46 @@ class Library:
             self._retriever.save()
         return removed
 
-    def search(self, question: str, k: int = 6) -> list[Hit]:
+    def search(self, question: str, k: int = 6, *, where: Callable[[Hit], bool] | None = None) -> list[Hit]:
         """The ``k`` chunks nearest to ``question``, best first; ties by document and position.
+
+        where: what a hit must fulfil.
 
         Raises ConfigError (k below 1, an empty question), LibraryError (nothing is indexed yet),
         LibraryMismatchError (another embedder).
         """
         require(k >= 1, f"k must be at least 1, got {k}")
         require(bool(question.strip()), "the question is empty: ask something")
-        return self._retriever.search(self._require_embedder(), question, k)
+        embedder = self._require_embedder()
+        if self._retriever.is_empty():
+            raise LibraryError(
+                f"nothing is indexed in namespace {self.namespace!r} yet: add documents first (ragblend index)"
+            )
+        return self._retriever.search(embedder.embed_question(question), k, where)
+
+    def search_vector(
+        self, vector: Sequence[float], k: int = 6, *, where: Callable[[Hit], bool] | None = None
+    ) -> list[Hit]:
+        """As ``search``, for a question that is embedded already. A library without chunks has no hits."""
+        require(k >= 1, f"k must be at least 1, got {k}")
+        return self._retriever.search(unit_vector(vector), k, where)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """Texts under ids of the caller's own, beside the documents."""
+
+        def bind(engine: LibraryEngine, embedder: Embedder) -> None:
+            self._origin.bind(engine, embedder, self.chunk.tokens)
+
+        return Texts(
+            self._records,
+            self.store,
+            self._retriever,
+            self._require_engine,
+            self._require_embedder,
+            bind,
+            self._writing,
+        )
 
     def ask(
         self,
@@ -193,9 +226,9 @@ class Library:
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         blend = replace(engine.blend, **changes)
         began = time.perf_counter()
-        segments = [hit.segment for hit in self.search(question, k)]
+        hits = self.search(question, k)
         retrieve_s = time.perf_counter() - began
-        prompt = engine.template.build(segments, question)
+        prompt = engine.template.build([part for hit in hits for part in _placed(hit, engine)], question)
         return engine.stream(prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s)
 
     def info(self) -> LibraryInfo:
@@ -287,6 +320,13 @@ class Library:
             with replacing(self._records, self.store) as released:
                 released += self._records.remove(documents)
         return len(documents)
+
+
+def _placed(hit: Hit, engine: LibraryEngine) -> tuple[Segment, ...]:
+    """A hit in a prompt. Chunks of files bring the blank line behind them; a text that was given does not."""
+    if hit.metadata is None:
+        return (hit.segment,)
+    return (hit.segment, Segment("glue", tuple(engine.template.text_ids("\n\n"))))
 
 
 def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:

@@ -21,6 +21,9 @@ class LibraryEngine(Protocol):
     blend: BlendSettings
 
     @property
+    def context_length(self) -> int: ...
+
+    @property
     def identity(self) -> ModelIdentity: ...
 
     def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str: ...

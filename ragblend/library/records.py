@@ -23,7 +23,7 @@ _IN_NAMESPACE = "FROM chunks JOIN documents ON documents.id = chunks.document_id
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk's row together with its document's."""
+    """A chunk's row together with its document's. metadata: JSON of a text that was given; None for a file."""
 
     token_ids: tuple[int, ...]
     entry_key: str
@@ -32,6 +32,8 @@ class StoredChunk:
     ordinal: int
     heading: str
     text: str
+    metadata: str | None
+    embedding: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Records:
         )
         return str(found[0][0]) if found else None
 
+    def is_file(self, path: str) -> bool:
+        """Whether the document of this name was read from a file."""
+        statement = "SELECT 1 FROM documents WHERE namespace = ? AND path = ? AND metadata IS NULL"
+        return bool(self.catalogue.rows(statement, self.namespace, path))
+
     def replace(
         self,
         path: str,
@@ -69,6 +76,8 @@ class Records:
         chunks: Sequence[Chunk],
         keys: Sequence[str],
         embeddings: Sequence[Vectors],
+        *,
+        metadata: str | None = None,
     ) -> set[str]:
         """Put a document in place of what was under its path, in one transaction.
 
@@ -77,8 +86,9 @@ class Records:
         with self._change() as connection:
             released = self._delete(connection, [path])
             row = connection.execute(
-                "INSERT INTO documents (namespace, path, title, digest, indexed_at) VALUES (?, ?, ?, ?, ?)",
-                (self.namespace, path, title, digest, time.time()),
+                "INSERT INTO documents (namespace, path, title, digest, indexed_at, metadata)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (self.namespace, path, title, digest, time.time(), metadata),
             )
             connection.executemany(
                 "INSERT INTO chunks (document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
@@ -101,11 +111,12 @@ class Records:
         return sorted({key for key in keys if not self.catalogue.rows(statement, key)})
 
     def paths_below(self, root: str) -> list[str]:
-        """Documents at ``root`` or in that folder, in order."""
+        """Documents at ``root`` or in that folder, in order; files only."""
         folder = f"{root.rstrip('/')}/"
         after = f"{folder[:-1]}0"  # "0" follows "/"
         rows = self.catalogue.rows(
-            "SELECT path FROM documents WHERE namespace = ? AND (path = ? OR path > ? AND path < ?) ORDER BY path",
+            "SELECT path FROM documents WHERE namespace = ? AND metadata IS NULL"
+            " AND (path = ? OR path > ? AND path < ?) ORDER BY path",
             self.namespace,
             root,
             folder,
@@ -139,12 +150,29 @@ class Records:
     def chunks(self, ids: Ids) -> dict[int, StoredChunk]:
         """The chunks by id, all of one moment; ids that are gone are left out."""
         rows = self.catalogue.rows(
-            "SELECT chunks.id, token_ids, entry_key, path, title, ordinal, heading, text"
+            "SELECT chunks.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding"
             f" {_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
         return {id: StoredChunk(_token_ids(data), key, *texts) for id, data, key, *texts in rows}
+
+    def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str, bytes]]:
+        """Text, metadata (JSON) and embedding of texts that were given, by id; unknown ids are left out."""
+        rows = self.catalogue.rows(
+            f"SELECT path, text, metadata, embedding {_IN_NAMESPACE} AND metadata IS NOT NULL"
+            " AND path IN (SELECT value FROM json_each(?))",
+            self.namespace,
+            json.dumps(ids),
+        )
+        return {id: (text, metadata, embedding) for id, text, metadata, embedding in rows}
+
+    def text_ids(self) -> list[str]:
+        """Ids of all texts that were given, in order."""
+        rows = self.catalogue.rows(
+            "SELECT path FROM documents WHERE namespace = ? AND metadata IS NOT NULL ORDER BY path", self.namespace
+        )
+        return [str(id) for (id,) in rows]
 
     def entries(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Key and token ids of every entry that chunks need, each once, in order of the keys."""

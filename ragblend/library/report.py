@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from ragblend.library.embedding import Vectors
 from ragblend.prompt import Segment
 from ragblend.results import Source
 
@@ -100,10 +103,16 @@ class GarbageReport:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A found chunk, ready to be placed into a prompt. Scores are cosines, -1 to 1."""
+    """A found chunk, ready to be placed into a prompt. Scores are cosines, -1 to 1.
+
+    embedding: [dimensions], of length 1. metadata: of a text that a program gave (``document`` is its id);
+    None for a chunk of a file.
+    """
 
     segment: Segment
     source: Source = field(repr=False)
+    embedding: Vectors = field(repr=False, compare=False)
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def score(self) -> float:

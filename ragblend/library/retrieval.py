@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from ragblend.errors import LibraryError
-from ragblend.library.embedding import Embedder
+from ragblend.config import require
+from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids, VectorIndex
 from ragblend.library.records import Records, StoredChunk
 from ragblend.library.report import Hit
@@ -35,23 +36,30 @@ class Retriever:
         self._version = -1
         self._lock = threading.Lock()
 
-    def search(self, embedder: Embedder, question: str, k: int) -> list[Hit]:
+    def search(self, vector: Vectors, k: int, where: Callable[[Hit], bool] | None = None) -> list[Hit]:
         """The ``k`` best chunks (or all, if fewer), best first; equal ones by document and position.
 
-        A chunk that stands in several documents is found once. Raises LibraryError.
+        vector: [dimensions], of length 1. where: what a hit must fulfil. A chunk that stands in several files is
+        found once. Raises ConfigError for a vector of another length.
         """
-        vector = embedder.embed_question(question)
         count = 2 * k
         while True:
             with self._lock:
                 index = self._current()
+                if index is None:
+                    return []
+                require(
+                    len(vector) == index.dimensions,
+                    f"the vector has {len(vector)} dimensions, those of the library have {index.dimensions}: "
+                    "search with the embedder that it was made with",
+                )
                 scores, ids = index.search(vector, count)
                 exhausted = count >= len(index)
             chunks = self.records.chunks(ids)
             if len(chunks) < len(ids):  # a document was replaced or removed since the index was looked at
                 continue
             rounded = np.round(scores.astype(float), _SCORE_DECIMALS)
-            hits = _ranked(ids, rounded.tolist(), chunks)
+            hits = [hit for hit in _ranked(ids, rounded.tolist(), chunks) if where is None or where(hit)]
             # Whatever was not fetched scores no better than the last one: it must not tie with a hit.
             if exhausted or (len(hits) >= k and rounded[-1] < hits[k - 1].score):
                 return hits[:k]
@@ -81,14 +89,16 @@ class Retriever:
         index = VectorIndex.load(self.path, self.stamp())
         return np.array_equal(wanted, np.sort(index.ids)) if index else not len(wanted)
 
-    def _current(self) -> VectorIndex:
+    def is_empty(self) -> bool:
+        """Whether nothing is indexed yet."""
+        with self._lock:
+            return self._current() is None
+
+    def _current(self) -> VectorIndex | None:
+        """The index as the catalogue is now, or None if there is nothing in it."""
         if self._version != self.records.version():
             self._synchronise()
-        if self._index is None or not len(self._index):
-            raise LibraryError(
-                f"nothing is indexed in namespace {self.records.namespace!r} yet: add documents first (ragblend index)"
-            )
-        return self._index
+        return self._index if self._index is not None and len(self._index) else None
 
     def _synchronise(self) -> None:
         """Add and remove what the catalogue has that the index has not, and the other way round."""
@@ -106,12 +116,15 @@ class Retriever:
 
 
 def _ranked(ids: Ids, scores: list[float], chunks: dict[int, StoredChunk]) -> list[Hit]:
-    """Best first, each entry once."""
+    """Best first, each entry once; but texts that were given are each their own, like their metadata."""
     scored = [(score, chunks[id]) for id, score in zip(ids.tolist(), scores, strict=True)]
     scored.sort(key=lambda pair: (-pair[0], pair[1].document, pair[1].ordinal))
     hits: dict[str, Hit] = {}
     for score, chunk in scored:
-        if chunk.entry_key not in hits:
+        name = chunk.entry_key if chunk.metadata is None else f"{chunk.entry_key} {chunk.document}"
+        if name not in hits:
             source = Source(chunk.document, chunk.ordinal, score, chunk.text, chunk.title, chunk.heading)
-            hits[chunk.entry_key] = Hit(Segment("chunk", chunk.token_ids, chunk.entry_key, source), source)
+            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source)
+            metadata = None if chunk.metadata is None else json.loads(chunk.metadata)
+            hits[name] = Hit(segment, source, np.frombuffer(chunk.embedding, np.float32), metadata)
     return list(hits.values())

@@ -53,6 +53,8 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX chunks_entry_key ON chunks (entry_key);
     """,
+    # JSON for a text that a program gave under an id (its path), NULL for a file.
+    "ALTER TABLE documents ADD COLUMN metadata TEXT",
 )
 
 
