@@ -7,8 +7,11 @@ and those that followed: Qwen2.5, Qwen3, SmolLM3, ...) answer in that form too.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ragblend.errors import ConfigError
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
@@ -70,6 +73,35 @@ def parse_tool_call(written: str) -> ToolCall | None:
     except (ValueError, AttributeError, KeyError, RecursionError):
         return None
     return ToolCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
+
+
+def tool_call_grammar(tools: Sequence[Mapping[str, Any]]) -> str:
+    """A grammar (``GenerationSettings.grammar``) whose only answers are one call of one of ``tools``.
+
+    tools: as chat templates take them, ``{"type": "function", "function": {"name": ..., "parameters":
+    <JSON schema>}}``. Raises ConfigError if there are none.
+    """
+    if not tools:
+        raise ConfigError("a tool call is required, but there are no tools: give at least one")
+    names = [f"call_{number}" for number in range(len(tools))]
+    lines = [f'start: "{OPENING}\\n" ({" | ".join(names)}) "\\n{CLOSING}"']
+    lines += [f"{name}: %json {json.dumps(_call_schema(tool))}" for name, tool in zip(names, tools, strict=True)]
+    return "\n".join(lines)
+
+
+def _call_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    arguments = dict(function.get("parameters") or {"type": "object"})
+    # References point from the root of the schema, so definitions move there.
+    definitions = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": False},
+        **definitions,
+    }
 
 
 def _begun(text: str) -> int:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragblend import ToolCall, ToolCallReader
+from ragblend import Engine, GenerationSettings, ToolCall, ToolCallReader, tool_call_grammar
+from ragblend.errors import ConfigError
 
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Kassel", "days": 2}}\n</tool_call>'
 CALL = ToolCall("weather", {"city": "Kassel", "days": 2})
@@ -68,3 +69,42 @@ def test_what_a_template_would_write_is_read_back(name: str, arguments: dict[str
     written = json.dumps({"name": name, "arguments": arguments})
     if "tool_call>" not in name + "".join(arguments):
         assert read(f"<tool_call>\n{written}\n</tool_call>") == ("", [ToolCall(name, arguments)])
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {
+                "$defs": {"City": {"enum": ["Kassel", "Ulm"]}},
+                "type": "object",
+                "properties": {
+                    "city": {"$ref": "#/$defs/City"},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                },
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "additionalProperties": False}}},
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_required_call_is_always_one_of_the_tools(tiny_engine: Engine, seed: int) -> None:
+    generation = GenerationSettings(temperature=3.0, seed=seed, grammar=tool_call_grammar(TOOLS))
+    answer = tiny_engine.generate(tiny_engine.template.build([], "Weather?"), generation=generation)
+    text, [call] = read(answer.text)
+    assert text == ""
+    if call.name == "weather":
+        assert call.arguments["city"] in ("Kassel", "Ulm")
+        assert 1 <= call.arguments["days"] <= 9
+    else:
+        assert call == ToolCall("now", {})
+
+
+def test_no_call_can_be_required_of_no_tools() -> None:
+    with pytest.raises(ConfigError, match="no tools"):
+        tool_call_grammar([])
