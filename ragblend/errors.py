@@ -10,7 +10,9 @@
     ├── ModelError                  a model that cannot be loaded
     │   └── UnsupportedModelError   a model that the correctness gate refuses, with the reason
     ├── StoreError                  the chunk KV store or its catalogue
-    │   ├── CorruptEntryError       bytes that are not what was written; always treated as a miss
+    │   ├── EntryError              an entry that cannot be served; always treated as a miss
+    │   │   ├── CorruptEntryError   bytes that are not what was written
+    │   │   └── EntryAllocationError  no memory or file handle left to read it with
     │   ├── StoreFullError          no room left on the disk
     │   └── StoreFormatError        a catalogue that this version cannot read
     ├── LibraryError                indexing and searching
@@ -24,6 +26,8 @@ A message names the cause and the next step, in one line.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar, Literal
 
 
 class RagblendError(Exception):
@@ -72,8 +76,22 @@ class StoreError(RagblendError):
     """The chunk KV store or its catalogue."""
 
 
-class CorruptEntryError(StoreError):
+class EntryError(StoreError):
+    """An entry that cannot be served. ``cause`` is what the miss is counted as."""
+
+    cause: ClassVar[Literal["corrupt", "stale", "alloc"]]
+
+
+class CorruptEntryError(EntryError):
     """Bytes that are not what was written."""
+
+    cause: ClassVar[Literal["corrupt", "stale"]] = "corrupt"
+
+
+class EntryAllocationError(EntryError):
+    """No memory or file handle left to read an entry with; nothing is wrong with the entry."""
+
+    cause = "alloc"
 
 
 class StoreFullError(StoreError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ragblend.blend.loader import DamagedChunkError, Loader
+from ragblend.blend.loader import Loader, LostChunkError
 from ragblend.blend.plan import make_plan
 from ragblend.blend.policies import Policy, Request
 from ragblend.errors import ModelError
@@ -51,19 +51,19 @@ def blend(
     """Fill a canvas with the prompt's KV, reusing what the policy allows.
 
     room: positions to keep free behind the prompt for the answer. cancelled: asked before each layer;
-    when it says yes, GenerationCancelled is raised and everything is freed. A chunk that turns out damaged
-    while it is read is discarded from the store and the request planned again without it.
+    when it says yes, GenerationCancelled is raised and everything is freed. A chunk that cannot be
+    read to its end is discarded from the store and the request planned again without it.
     """
-    damaged: set[str] = set()
+    lost: set[str] = set()
     while True:
-        plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, damaged)
+        plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, lost)
         canvas = adapter.canvas(len(plan) + room)
         try:
             return _run(Request(adapter, plan, canvas, Loader(adapter, plan, canvas, cancelled), ratio), policy)
-        except DamagedChunkError as error:
-            damaged.add(error.key)
+        except LostChunkError as error:
+            lost.add(error.key)
             if store is not None:
-                store.discard(error.key, "corrupt")
+                store.discard(error.key, error.cause)
         finally:
             plan.close()
 

@@ -8,17 +8,18 @@ from collections.abc import Callable
 import torch
 
 from ragblend.blend.plan import Plan
-from ragblend.errors import CorruptEntryError, GenerationCancelled
+from ragblend.errors import EntryError, GenerationCancelled, StoreError
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
 
 
-class DamagedChunkError(CorruptEntryError):
-    """A stored layer turned out damaged in the middle of a request; ``key`` names its entry."""
+class LostChunkError(StoreError):
+    """A stored layer could not be read in the middle of a request; ``key`` names its entry."""
 
-    def __init__(self, key: str, cause: CorruptEntryError) -> None:
-        super().__init__(str(cause))
+    def __init__(self, key: str, error: EntryError) -> None:
+        super().__init__(str(error))
         self.key = key
+        self.cause = error.cause
 
 
 class Loader:
@@ -42,7 +43,7 @@ class Loader:
         self._angles = adapter.rotary.angles(torch.arange(*self._span, device=adapter.device))
 
     def place(self, layer: int) -> None:
-        """Make sure that ``layer`` is placed. Raises DamagedChunkError, GenerationCancelled."""
+        """Make sure that ``layer`` is placed. Raises LostChunkError, GenerationCancelled."""
         if self._cancelled():
             raise GenerationCancelled("the request was cancelled before its first token")
         if layer in self._placed or not self._plan.placements:
@@ -52,8 +53,8 @@ class Loader:
         for placement in self._plan.placements:
             try:
                 kv = placement.reader.layer(layer)
-            except CorruptEntryError as error:
-                raise DamagedChunkError(placement.key or "", error) from error
+            except EntryError as error:
+                raise LostChunkError(placement.key or "", error) from error
             keys[:, placement.start : placement.stop] = kv.keys
             values[:, placement.start : placement.stop] = kv.values
         self._adapter.rotary.rotate_(layer, keys[:, slice(*self._span)], self._angles)

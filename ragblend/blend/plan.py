@@ -63,9 +63,9 @@ def make_plan(
     store: KVStore | None,
     reuse: Reuse,
     device: torch.device,
-    damaged: AbstractSet[str] = frozenset(),
+    lost: AbstractSet[str] = frozenset(),
 ) -> Plan:
-    """Look every chunk up and lay the prompt out; entries in ``damaged`` count as absent.
+    """Look every chunk up and lay the prompt out; entries in ``lost`` count as absent.
 
     The anchor is placed where the prompt begins with its ids; the chunk right behind it is then exact.
     """
@@ -81,7 +81,7 @@ def make_plan(
         exact = start == exact_start
         if segment.kind != "chunk" or reuse == "nothing" or (reuse == "exact" and not exact):
             continue
-        reader = None if segment.key in damaged else _lookup(store, segment)
+        reader = None if segment.key in lost else _lookup(store, segment)
         if reader is None:
             misses += 1
         else:

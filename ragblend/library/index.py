@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragblend.library.embedding import Vectors
-from ragblend.store.files import make_private_folder, sync_folder, write_synced
+from ragblend.store.files import SYSTEM_FILES
 from ragblend.store.key import digest_fields
 
 Ids = npt.NDArray[np.int64]
@@ -57,16 +55,8 @@ class VectorIndex:
         import faiss
 
         payload = faiss.serialize_index(self._index).tobytes()
-        make_private_folder(path.parent)
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-        try:
-            write_synced(temporary, [digest_fields(stamp, payload).encode(), payload])
-            temporary.replace(path)
-            sync_folder(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        SYSTEM_FILES.make_private_folder(path.parent)
+        SYSTEM_FILES.write_whole(path, [digest_fields(stamp, payload).encode(), payload])
 
     @classmethod
     def load(cls, path: Path, stamp: str) -> VectorIndex | None:

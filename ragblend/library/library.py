@@ -31,7 +31,7 @@ from ragblend.prompt import Segment
 from ragblend.results import Answer
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
-from ragblend.store.files import make_private_folder
+from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.key import digest_fields
 
 
@@ -49,13 +49,14 @@ class Library:
         namespace: str,
         chunk: ChunkSettings | None,
         embedder: Embedder | None,
+        files: Files,
     ) -> None:
         self.folder = folder
         self.catalogue = catalogue
         self.engine = engine
         self.namespace = namespace
         self.read_only = catalogue.read_only
-        self.store = DiskStore(folder, catalogue, namespace)
+        self.store = DiskStore(folder, catalogue, namespace, files)
         self._origin = Origin(catalogue, folder)
         self._records = Records(catalogue, namespace)
         self._chunk = chunk
@@ -72,6 +73,7 @@ class Library:
         read_only: bool = False,
         chunk: ChunkSettings | None = None,
         embedder: Embedder | None = None,
+        files: Files = SYSTEM_FILES,
     ) -> Library:
         """Open the library in folder ``path``, made if need be.
 
@@ -79,6 +81,7 @@ class Library:
         create: make a library where there is none. read_only: change nothing, not even a cache.
         chunk: how documents are cut from now on (None: as before, 256 tokens at first).
         embedder: None for the embedded one, loaded when it is first needed.
+        files: what is done to chunk KV files; another one is of use to tests of failing disks.
 
         Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
         with another model or anchor), StoreError, LibraryBusyError, ConfigError.
@@ -88,7 +91,7 @@ class Library:
         _prepare_folder(folder, create=create and not read_only)
         catalogue = Catalogue(folder / layout.CATALOGUE, read_only=read_only)
         try:
-            library = cls(folder, catalogue, engine, namespace, chunk, embedder)
+            library = cls(folder, catalogue, engine, namespace, chunk, embedder, files)
             if not read_only:
                 library._origin.create()
             if engine is not None:
@@ -343,7 +346,7 @@ def _prepare_folder(folder: Path, *, create: bool) -> None:
             raise PathNotFoundError(f"there is no library in {folder}: index documents into it first (ragblend index)")
         if folder.is_dir() and any(folder.iterdir()):
             raise PathNotFoundError(f"{folder} holds files but no library: give a new or an empty folder")
-        make_private_folder(folder)
+        SYSTEM_FILES.make_private_folder(folder)
     except OSError as error:
         raise LibraryError(f"{folder}: the library cannot be opened ({error.strerror}): check the path") from error
 

@@ -50,8 +50,8 @@ class KVReader(Protocol):
     def layer(self, index: int) -> LayerKV:
         """Read one layer, to be read only by the caller.
 
-        Raises CorruptEntryError when the bytes are not what was written; tell the store with
-        ``discard`` and compute the chunk instead.
+        Raises EntryError (CorruptEntryError when the bytes are not what was written); tell the store
+        with ``discard`` and the error's cause, and compute the chunk instead.
         """
         ...
 
@@ -93,9 +93,13 @@ class KVStore(ABC):
         """Bytes of all entries."""
 
     def discard(self, key: str, cause: MissCause = "corrupt") -> None:
-        """Give up an entry whose reader raised CorruptEntryError, so that it is computed and put anew."""
+        """Count a miss, and give up the entry, so that it is computed and put anew.
+
+        An entry that there was only no memory for (``alloc``) is kept.
+        """
         self.count_miss(cause)
-        self.delete(key)
+        if cause != "alloc":
+            self.delete(key)
 
     def count_miss(self, cause: MissCause) -> None:
         with self._misses_lock:

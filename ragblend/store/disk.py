@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ragblend.config import DEFAULT_NAMESPACE, require
-from ragblend.errors import CorruptEntryError, LibraryBusyError, StoreError, StoreFullError
+from ragblend.errors import EntryError, LibraryBusyError, StoreError, StoreFullError
 from ragblend.store.base import ChunkKV, KVStore, MissCause
 from ragblend.store.catalogue import Catalogue
-from ragblend.store.files import make_private_folder, sync_folder, write_synced
-from ragblend.store.format import StaleEntryError, encode_chunk
+from ragblend.store.files import SYSTEM_FILES, Files
+from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
 from ragblend.store.reader import ChunkReader
 
@@ -56,8 +56,11 @@ class DiskStore(KVStore):
     and to delete in a transaction, ``forget`` in it and ``erase`` after it.
     """
 
-    def __init__(self, root: Path, catalogue: Catalogue, namespace: str = DEFAULT_NAMESPACE) -> None:
+    def __init__(
+        self, root: Path, catalogue: Catalogue, namespace: str = DEFAULT_NAMESPACE, files: Files = SYSTEM_FILES
+    ) -> None:
         super().__init__()
+        self.files = files
         self.root = root
         self.namespace = namespace
         digest = digest_fields(namespace)
@@ -71,7 +74,9 @@ class DiskStore(KVStore):
 
     def put(self, key: str, kv: ChunkKV) -> int:
         entry = self._entry(key)
-        if entry is None or not self._path(key).exists():
+        with self._translated_errors(0):
+            there = entry is not None and self.files.exists(self._path(key))
+        if entry is None or not there:
             entry = self.write_blob(key, kv)
             self.record([entry])
         return entry.nbytes
@@ -85,17 +90,9 @@ class DiskStore(KVStore):
         path = self._path(key)
         pieces = encode_chunk(key, kv)
         nbytes = sum(len(piece) for piece in pieces)
-        temporary = path.with_name(f"{key}.{secrets.token_hex(8)}.tmp")
         with self._translated_errors(nbytes):
-            try:
-                make_private_folder(path.parent)
-                write_synced(temporary, pieces)
-                temporary.replace(path)
-                sync_folder(path.parent)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+            self.files.make_private_folder(path.parent)
+            self.files.write_whole(path, pieces)
         return Entry(key, len(kv.token_ids), nbytes)
 
     def record(self, entries: Iterable[Entry]) -> None:
@@ -113,13 +110,9 @@ class DiskStore(KVStore):
             self.count_miss("missing")
             return None
         try:
-            reader = ChunkReader(self._path(key), key)
-        except (CorruptEntryError, OSError) as error:
-            cause = _miss_cause(error)
-            if cause == "alloc":  # nothing is wrong with the entry
-                self.count_miss(cause)
-            else:
-                self.discard(key, cause)
+            reader = ChunkReader(self._path(key), key, self.files)
+        except (EntryError, OSError) as error:
+            self.discard(key, _miss_cause(error))
             return None
         if reader.token_ids != token_ids:  # whole and under its own key, so it stays
             reader.close()
@@ -128,13 +121,16 @@ class DiskStore(KVStore):
         return reader
 
     def discard(self, key: str, cause: MissCause = "corrupt") -> None:
-        """Count a miss, move the entry's file to the quarantine folder and delete its row."""
+        """Count a miss, move the entry's file to the quarantine folder and delete its row.
+
+        An entry that there was only no memory for (``alloc``) stays where it is.
+        """
         self.count_miss(cause)
-        if self.catalogue.read_only:
+        if cause == "alloc" or self.catalogue.read_only:
             return
         with contextlib.suppress(OSError):
-            make_private_folder(self.quarantine)
-            self._path(key).replace(self.quarantine / f"{key}.{secrets.token_hex(8)}.safetensors")
+            self.files.make_private_folder(self.quarantine)
+            self.files.rename(self._path(key), self.quarantine / f"{key}.{secrets.token_hex(8)}.safetensors")
         # A miss must not fail because somebody else is writing or the disk is full; without its file
         # the row is harmless.
         with contextlib.suppress(LibraryBusyError, StoreError):
@@ -157,17 +153,16 @@ class DiskStore(KVStore):
         self._require_writable()
         for key in keys:
             with self._translated_errors(0):
-                self._path(key).unlink(missing_ok=True)
-                for copy in self.quarantine.glob(f"{key}.*"):
-                    copy.unlink(missing_ok=True)
+                for path in (self._path(key), *self.quarantine.glob(f"{key}.*")):
+                    self.files.remove(path)
 
     def check(self, key: str) -> MissCause | None:
         """Read a recorded entry whole: None if it is sound, or why it would be a miss. Changes nothing."""
         try:
-            with contextlib.closing(ChunkReader(self._path(key), key)) as reader:
+            with contextlib.closing(ChunkReader(self._path(key), key, self.files)) as reader:
                 for index in range(reader.layer_count):
                     reader.layer(index)
-        except (CorruptEntryError, OSError) as error:
+        except (EntryError, OSError) as error:
             return _miss_cause(error)
         return None
 
@@ -236,11 +231,7 @@ class DiskStore(KVStore):
             ) from error
 
 
-def _miss_cause(error: CorruptEntryError | OSError) -> MissCause:
-    if isinstance(error, StaleEntryError):
-        return "stale"
-    if isinstance(error, FileNotFoundError):
-        return "missing"
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return "alloc"
-    return "corrupt"
+def _miss_cause(error: EntryError | OSError) -> MissCause:
+    if isinstance(error, EntryError):
+        return error.cause
+    return "missing" if isinstance(error, FileNotFoundError) else "corrupt"

@@ -38,6 +38,8 @@ ITEM_BYTES = {"I32": 4, "F32": 4, "F16": 2, "BF16": 2}
 class StaleEntryError(CorruptEntryError):
     """A file of another format version or of another key."""
 
+    cause = "stale"
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -6,6 +6,7 @@ CorruptEntryError, where a mapping would end the process with SIGBUS.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -13,26 +14,34 @@ from pathlib import Path
 
 import torch
 
-from ragblend.errors import CorruptEntryError
+from ragblend.errors import CorruptEntryError, EntryAllocationError, EntryError
 from ragblend.store.base import LayerKV
+from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.format import DTYPES, MAX_HEADER_BYTES, Span, checksum, decode_header, is_finite
+
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ChunkReader:
     """An open file of one entry (a KVReader). Layers may be read from several threads at once.
 
     Raises CorruptEntryError (StaleEntryError for another format version or key) when the header or
-    the token ids are damaged, and OSError when the file cannot be opened.
+    the token ids are damaged, EntryAllocationError when no memory or file handle is left, and OSError
+    when the file cannot be opened.
     """
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path, key: str, files: Files = SYSTEM_FILES) -> None:
         self.path = path
         self.key = key
-        # Not following links and not blocking: something else may have been put in the file's place.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        self._file = io.FileIO(descriptor)
+        self._files = files
         try:
-            status = os.fstat(descriptor)
+            self._file = io.FileIO(files.open(path))
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                raise EntryAllocationError(f"{path}: cannot be opened now ({error.strerror})") from error
+            raise
+        try:
+            status = os.fstat(self._file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptEntryError(f"{path}: not a regular file")
             header_bytes = int.from_bytes(self._read(0, 8), "little")
@@ -55,7 +64,7 @@ class ChunkReader:
     def layer(self, index: int) -> LayerKV:
         """Read one layer with one contiguous read, into memory of its own.
 
-        Raises CorruptEntryError when the bytes are not what was written.
+        Raises CorruptEntryError when the bytes are not what was written, EntryAllocationError.
         """
         span = self._layout.layers[index]
         tensor = self._read_tensor(span).view(DTYPES[span.dtype]).view(span.shape)
@@ -74,14 +83,21 @@ class ChunkReader:
 
     def _read(self, begin: int, length: int) -> memoryview:
         """Exactly ``length`` bytes from ``begin``, at a torch allocation's alignment."""
-        data = torch.empty(length, dtype=torch.uint8).numpy().data
+        try:
+            data = self._files.allocate(length)
+        except MemoryError as error:
+            raise EntryAllocationError(f"{self.path}: no memory for {length:,} bytes") from error
         done = 0
         while done < length:
             try:
-                count = os.preadv(self._file.fileno(), [data[done:]], begin + done)
+                count = self._files.read(self._file.fileno(), data[done:], begin + done)
             except OSError as error:
-                raise CorruptEntryError(f"{self.path}: {error.strerror} at byte {begin + done:,}") from error
+                raise _read_error(error)(f"{self.path}: {error.strerror} at byte {begin + done:,}") from error
             if count == 0:
                 raise CorruptEntryError(f"{self.path}: the file ends at byte {begin + done:,}")
             done += count
         return data
+
+
+def _read_error(error: OSError) -> type[EntryError]:
+    return EntryAllocationError if error.errno in _OUT_OF_RESOURCES else CorruptEntryError

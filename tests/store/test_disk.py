@@ -14,6 +14,7 @@ import pytest
 from ragblend.errors import ConfigError, CorruptEntryError, LibraryBusyError, StoreError, StoreFullError
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
+from tests.store.faults import WatchedFiles
 
 
 @pytest.fixture
@@ -172,10 +173,10 @@ class TestDamage:
 
     def test_no_file_handles_left_is_a_miss_that_costs_the_entry_nothing(self, disk, kv, key, monkeypatch):
         disk.put(key, kv)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "open", failing(errno.EMFILE))
-            assert disk.open(key, kv.token_ids) is None
+        monkeypatch.setattr(disk, "files", failing("open", errno.EMFILE))
+        assert disk.open(key, kv.token_ids) is None
         assert disk.misses == {"alloc": 1}
+        monkeypatch.undo()
         disk.open(key, kv.token_ids).close()
 
     def test_a_miss_does_not_fail_while_another_process_writes(self, disk, kv, key, tmp_path):
@@ -219,55 +220,42 @@ class TestDamage:
         assert files(disk) == []
 
 
-def failing(code: int, allowed: int = 0):
-    """A system call that fails with ``code`` after ``allowed`` calls that write half of what they are given."""
-    calls = iter(range(allowed))
-    write = os.write
+def failing(operation: str, code: int) -> WatchedFiles:
+    """Files of which one operation always fails with ``code``."""
 
-    def call(*arguments: object, **named: object) -> int:
-        if next(calls, None) is None:
+    def watch(_: int, name: str) -> None:
+        if name == operation:
             raise OSError(code, os.strerror(code))
-        descriptor, data = arguments
-        return write(descriptor, data[: max(1, len(data) // 2)])
 
-    return call
+    return WatchedFiles(watch)
 
 
 class TestFailingDisk:
+    """What the user is told; ``test_faults.py`` has every operation fail."""
+
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-    @pytest.mark.parametrize("call", ["write", "fsync", "mkdir", "rename"])
-    def test_a_full_disk_names_the_bytes_and_leaves_nothing(self, disk, kv, key, monkeypatch, code, call):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, {"rename": "replace"}.get(call, call), failing(code))
-            with pytest.raises(StoreFullError, match=r"no room for [\d,]+ bytes"):
-                disk.put(key, kv)
+    def test_a_full_disk_names_the_bytes_and_leaves_nothing(self, disk, kv, key, monkeypatch, code):
+        monkeypatch.setattr(disk, "files", failing("write", code))
+        with pytest.raises(StoreFullError, match=r"no room for [\d,]+ bytes"):
+            disk.put(key, kv)
         assert files(disk) == []
         assert not disk.contains(key)
+        monkeypatch.undo()
         disk.put(key, kv)
         disk.open(key, kv.token_ids).close()
 
     @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
-    @pytest.mark.parametrize("allowed", [0, 5])
-    def test_another_failure_is_named(self, disk, kv, key, monkeypatch, code, allowed):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "write", failing(code, allowed))
-            with pytest.raises(StoreError, match=os.strerror(code)):
-                disk.put(key, kv)
-        assert files(disk) == []
-
-    def test_short_writes_are_continued(self, disk, kv, key, same_kv, monkeypatch):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "write", failing(errno.EIO, allowed=10_000))
+    def test_another_failure_is_named(self, disk, kv, key, monkeypatch, code):
+        monkeypatch.setattr(disk, "files", failing("sync", code))
+        with pytest.raises(StoreError, match=os.strerror(code)):
             disk.put(key, kv)
-        with contextlib.closing(disk.open(key, kv.token_ids)) as reader:
-            assert same_kv(reader, kv)
+        assert files(disk) == []
 
     def test_a_file_that_cannot_be_set_aside_is_still_a_miss(self, disk, kv, key, monkeypatch):
         disk.put(key, kv)
         blob_path(disk, key).write_bytes(b"damaged")
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "replace", failing(errno.EROFS))
-            assert disk.open(key, kv.token_ids) is None
+        monkeypatch.setattr(disk, "files", failing("rename", errno.EROFS))
+        assert disk.open(key, kv.token_ids) is None
         assert not disk.contains(key)
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ragblend.errors import CorruptEntryError
+from ragblend.errors import CorruptEntryError, EntryAllocationError
+from ragblend.store.files import Files
 from ragblend.store.format import encode_chunk
 from ragblend.store.reader import ChunkReader
+from tests.store.faults import PiecemealFiles, WatchedFiles
 
 
 @pytest.fixture
@@ -53,19 +55,35 @@ def test_a_file_overwritten_while_it_is_read(path, reader):
         reader.layer(2)
 
 
-def test_a_read_error_of_the_disk(reader, monkeypatch):
-    def fail(*_: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
+@pytest.mark.parametrize(
+    ("operation", "error", "raised", "message"),
+    [
+        ("read", OSError(errno.EIO, "Input/output error"), CorruptEntryError, "Input/output error at byte"),
+        ("read", OSError(errno.ENOMEM, "Cannot allocate memory"), EntryAllocationError, "Cannot allocate"),
+        ("allocate", MemoryError(), EntryAllocationError, "no memory for 768 bytes"),
+    ],
+)
+def test_an_error_in_a_layer_says_whether_the_entry_is_to_blame(path, make_key, operation, error, raised, message):
+    files = WatchedFiles()
+    with contextlib.closing(ChunkReader(path, make_key(), files)) as reader:
 
-    monkeypatch.setattr(os, "preadv", fail)
-    with pytest.raises(CorruptEntryError, match="Input/output error"):
-        reader.layer(0)
+        def fail(_: int, name: str) -> None:
+            if name == operation:
+                raise error
+
+        files.watch = fail
+        with pytest.raises(raised, match=message):
+            reader.layer(0)
 
 
-def test_short_reads_are_continued(reader, kv, same_kv, monkeypatch):
-    read = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: read(file, [buffers[0][:100]], offset))
-    assert same_kv(reader, kv)
+def test_memory_that_torch_does_not_have():
+    with pytest.raises(MemoryError):
+        Files().allocate(1 << 60)
+
+
+def test_short_reads_are_continued(path, kv, same_kv, make_key):
+    with contextlib.closing(ChunkReader(path, make_key(), PiecemealFiles())) as reader:
+        assert same_kv(reader, kv)
 
 
 def test_a_pipe_in_the_files_place_does_not_block(tmp_path, make_key):
