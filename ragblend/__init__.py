@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ragblend.prompt import Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
-    from ragblend.tool_calls import ToolCall, ToolCallReader, tool_call_grammar
+    from ragblend.tool_calls import ToolCall, ToolCallReader, json_grammar, tool_call_grammar
 
 __version__ = "0.1.0"
 
@@ -42,6 +42,7 @@ __all__ = [
     "ToolCall",
     "ToolCallReader",
     "Usage",
+    "json_grammar",
     "tool_call_grammar",
 ]
 
@@ -57,7 +58,7 @@ _HOMES = {
     "prompt": ("Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
-    "tool_calls": ("ToolCall", "ToolCallReader", "tool_call_grammar"),
+    "tool_calls": ("ToolCall", "ToolCallReader", "json_grammar", "tool_call_grammar"),
 }
 _HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}
 

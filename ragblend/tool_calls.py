@@ -75,6 +75,15 @@ def parse_tool_call(written: str) -> ToolCall | None:
     return ToolCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
 
 
+def json_grammar(schema: Mapping[str, Any]) -> str:
+    """A grammar (``GenerationSettings.grammar``) whose only answers are JSON by ``schema``, without idle space."""
+    return f"start: %json {json.dumps(_compact(schema))}"
+
+
+def _compact(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {**schema, "x-guidance": {"whitespace_flexible": False}}
+
+
 def tool_call_grammar(tools: Sequence[Mapping[str, Any]]) -> str:
     """A grammar (``GenerationSettings.grammar``) whose only answers are one call of one of ``tools``.
 
@@ -94,14 +103,15 @@ def _call_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(function.get("parameters") or {"type": "object"})
     # References point from the root of the schema, so definitions move there.
     definitions = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-        "x-guidance": {"whitespace_flexible": False},
-        **definitions,
-    }
+    return _compact(
+        {
+            "type": "object",
+            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+            **definitions,
+        }
+    )
 
 
 def _begun(text: str) -> int:

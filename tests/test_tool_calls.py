@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragblend import Engine, GenerationSettings, ToolCall, ToolCallReader, tool_call_grammar
+from ragblend import Engine, GenerationSettings, ToolCall, ToolCallReader, json_grammar, tool_call_grammar
 from ragblend.errors import ConfigError
 
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Kassel", "days": 2}}\n</tool_call>'
@@ -108,3 +108,10 @@ def test_a_required_call_is_always_one_of_the_tools(tiny_engine: Engine, seed: i
 def test_no_call_can_be_required_of_no_tools() -> None:
     with pytest.raises(ConfigError, match="no tools"):
         tool_call_grammar([])
+
+
+def test_an_answer_is_held_to_a_schema(tiny_engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    generation = GenerationSettings(temperature=3.0, seed=1, grammar=json_grammar(schema))
+    answer = tiny_engine.generate(tiny_engine.template.build([], "How many?"), generation=generation)
+    assert answer.text in ('{"n":1}', '{"n":2}', '{"n": 1}', '{"n": 2}')
