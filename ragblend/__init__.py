@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragblend.answer import AnswerStream
-    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings
+    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings, ReuseSettings
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
     from ragblend.library.embedding import SentenceEmbedder
     from ragblend.library.library import Library
-    from ragblend.library.report import Hit
+    from ragblend.library.report import Hit, PrecomputeReport
     from ragblend.library.texts import TextDocument
-    from ragblend.prompt import Prompt, Segment
+    from ragblend.prompt import Message, Passage, Prompt, Segment
     from ragblend.results import Answer, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
     from ragblend.tool_calls import ToolCall, ToolCallReader, json_grammar, tool_call_grammar
@@ -32,8 +32,12 @@ __all__ = [
     "Hit",
     "Library",
     "MemoryStore",
+    "Message",
+    "Passage",
+    "PrecomputeReport",
     "Prompt",
     "RagblendError",
+    "ReuseSettings",
     "Segment",
     "SentenceEmbedder",
     "Source",
@@ -48,14 +52,14 @@ __all__ = [
 
 _HOMES = {
     "answer": ("AnswerStream",),
-    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings"),
+    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings", "ReuseSettings"),
     "engine": ("Engine",),
     "errors": ("RagblendError",),
     "library.embedding": ("SentenceEmbedder",),
     "library.library": ("Library",),
-    "library.report": ("Hit",),
+    "library.report": ("Hit", "PrecomputeReport"),
     "library.texts": ("TextDocument",),
-    "prompt": ("Prompt", "Segment"),
+    "prompt": ("Message", "Passage", "Prompt", "Segment"),
     "results": ("Answer", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
     "tool_calls": ("ToolCall", "ToolCallReader", "json_grammar", "tool_call_grammar"),

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import LogitsProcessor
@@ -18,6 +18,20 @@ from ragblend.generate import AnswerText, end_token_ids, generate_ids
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer, Source, Timings, Usage
+
+
+class StreamWatcher(Protocol):
+    """Whoever has to know when a stream runs. Called from the thread that reads the stream."""
+
+    def started(self, stream: AnswerStream) -> None:
+        """Before the first piece is computed; what is raised here ends the stream."""
+
+    def answered(self) -> int:
+        """The answer is whole, not cancelled. Returns the prompt's tokens that wait to be precomputed."""
+        ...
+
+    def ended(self, stream: AnswerStream) -> None:
+        """After ``started``, always: at the end, after an error, and when the stream is left."""
 
 
 class AnswerStream(Iterator[str]):
@@ -40,6 +54,7 @@ class AnswerStream(Iterator[str]):
         retrieve_s: float,
         run_blend: Callable[[Callable[[], bool]], Blended],
         grammar: LogitsProcessor | None = None,
+        watcher: StreamWatcher | None = None,
     ) -> None:
         self._adapter = adapter
         self._tokenizer = tokenizer
@@ -51,7 +66,9 @@ class AnswerStream(Iterator[str]):
         self._retrieve_s = retrieve_s
         self._run_blend = run_blend
         self._grammar = grammar
+        self._watcher = watcher
         self._cancelled = threading.Event()
+        self._failure: Exception | None = None
         self._answer: Answer | None = None
         self._pieces = self._produce()
 
@@ -64,6 +81,7 @@ class AnswerStream(Iterator[str]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._failure = None
         self.cancel()
         for _ in self._pieces:
             pass
@@ -71,6 +89,11 @@ class AnswerStream(Iterator[str]):
     def cancel(self) -> None:
         """Stop at the next layer or token and free the canvas."""
         self._cancelled.set()
+
+    def abort(self, error: Exception) -> None:
+        """As ``cancel``, but whoever reads the stream gets ``error``."""
+        self._failure = error
+        self.cancel()
 
     @property
     def answer(self) -> Answer:
@@ -86,10 +109,21 @@ class AnswerStream(Iterator[str]):
         return self.answer
 
     def _produce(self) -> Iterator[str]:
+        if self._watcher is None:
+            yield from self._run()
+            return
+        self._watcher.started(self)
+        try:
+            yield from self._run()
+        finally:
+            self._watcher.ended(self)
+
+    def _run(self) -> Iterator[str]:
         began = time.perf_counter()
         try:
             blended = self._run_blend(self._cancelled.is_set)
         except GenerationCancelled:
+            self._raise_failure()
             self._answer = self._finished("", [], "cancelled", None, 0.0, time.perf_counter() - began)
             return
         text = AnswerText(self._tokenizer, self._generation.stop)
@@ -105,6 +139,7 @@ class AnswerStream(Iterator[str]):
             if piece := text.push(token_id):
                 pieces.append(piece)
                 yield piece
+            self._raise_failure()
             if text.stopped or self._cancelled.is_set():
                 reason = "stop" if text.stopped else "cancelled"
                 break
@@ -118,6 +153,10 @@ class AnswerStream(Iterator[str]):
             yield piece
         total = time.perf_counter() - began
         self._answer = self._finished("".join(pieces), token_ids, reason, blended, first_token, total)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _finished(
         self, text: str, token_ids: list[int], reason: str, blended: Blended | None, first_token: float, total: float
@@ -147,6 +186,10 @@ class AnswerStream(Iterator[str]):
             ratio=self._settings.ratio,
             model=self._model_name,
             dropped=_sources(self._dropped),
+            hits=blended.hits if blended else 0,
+            misses=blended.misses if blended else 0,
+            matched_tokens=blended.matched_tokens if blended else 0,
+            learning=self._watcher.answered() if self._watcher and reason != "cancelled" else 0,
         )
 
 

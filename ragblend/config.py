@@ -46,6 +46,26 @@ class BlendSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseSettings:
+    """How a library reuses chunk KV in prompts that are not built from its own search.
+
+    find: search the prompt's text for known texts.
+    learn: what is precomputed in the background, after an answer, for the next time: nothing; passages
+        that were not in the store; or paragraphs too, which are the rest of the text, cut at blank lines.
+    learn_tokens: most tokens that wait to be precomputed; what does not fit is not learned.
+    """
+
+    find: bool = True
+    learn: Literal["off", "passages", "paragraphs"] = "passages"
+    learn_tokens: int = 65_536
+
+    def __post_init__(self) -> None:
+        modes = ("off", "passages", "paragraphs")
+        require(self.learn in modes, f"learn must be one of {', '.join(modes)}, got {self.learn!r}")
+        require(self.learn_tokens >= 0, f"learn_tokens must not be negative, got {self.learn_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """How the answer is decoded; the names are those of transformers' generation.
 

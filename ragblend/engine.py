@@ -8,12 +8,12 @@ hands the text out and sums up usage and timings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ragblend.answer import AnswerStream
+from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.blend.blender import blend as blend_prompt
 from ragblend.blend.plan import fit_context
 from ragblend.blend.policies import policy_named
@@ -96,9 +96,23 @@ class Engine:
         """The store key of a chunk's KV under this model and template."""
         return entry_key(namespace, self.identity, self.template.anchor_ids, token_ids)
 
-    def prefill(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ChunkKV]:
-        """Chunk KV of each chunk's ids behind the anchor, in batches and in order."""
-        return prefill_chunks(self.adapter, self.anchor, chunks)
+    @property
+    def supports_tools(self) -> bool:
+        """Whether the model's chat template shows tools to it."""
+        return self.template.chat.supports_tools
+
+    def count_tokens(self, text: str) -> int:
+        """Number of tokens of untrusted text."""
+        return len(self.template.text_ids(text))
+
+    def prefill(
+        self, chunks: Sequence[tuple[int, ...]], *, cancelled: Callable[[], bool] | None = None
+    ) -> Iterator[ChunkKV]:
+        """Chunk KV of each chunk's ids behind the anchor, in batches and in order.
+
+        cancelled: asked before each layer; when it says yes, GenerationCancelled is raised.
+        """
+        return prefill_chunks(self.adapter, self.anchor, chunks, cancelled=cancelled)
 
     def stream(
         self,
@@ -108,10 +122,12 @@ class Engine:
         blend: BlendSettings | None = None,
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
+        watcher: StreamWatcher | None = None,
     ) -> AnswerStream:
         """Answer a prompt, text piece by text piece. Work begins with the first piece asked for.
 
         store: where the prompt's chunks are looked up. retrieve_s: what retrieval took, for the timings.
+        watcher: is told when the stream begins and ends.
         Raises ContextOverflowError, ConfigError (unknown policy, bad grammar) at once.
         """
         blend = blend or self.blend
@@ -128,6 +144,7 @@ class Engine:
             generation=generation,
             retrieve_s=retrieve_s,
             grammar=self._grammars.processor(generation.grammar) if generation.grammar else None,
+            watcher=watcher,
             run_blend=lambda cancelled: blend_prompt(
                 self.adapter,
                 self.anchor,

@@ -52,7 +52,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer. ``dropped`` lists the sources left out because the context was full."""
+    """A finished answer. ``dropped`` lists the sources left out because the context was full.
+
+    hits: chunks whose KV came from the store. misses: chunks that were looked up and not there.
+    matched_tokens: prompt tokens in chunks that the store has, whether or not the policy reuses them.
+    learning: tokens of this prompt that wait to be precomputed for the next time.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -64,3 +69,7 @@ class Answer:
     ratio: float
     model: str
     dropped: tuple[Source, ...] = field(default=())
+    hits: int = 0
+    misses: int = 0
+    matched_tokens: int = 0
+    learning: int = 0

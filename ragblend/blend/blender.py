@@ -23,7 +23,8 @@ class Blended:
     """canvas: holds KV for every prompt position. logits: of the last prompt token, [vocabulary].
 
     computed: rows computed. recomputed: of them, the reused tokens that the policy chose.
-    cached: prompt tokens whose KV was reused (recomputed ones included). Seconds as in Timings.
+    cached: prompt tokens whose KV was reused (recomputed ones included). hits, misses and matched_tokens as
+    in the plan. Seconds as in Timings.
     """
 
     canvas: Canvas
@@ -32,6 +33,9 @@ class Blended:
     cached: int
     computed: int
     recomputed: int
+    hits: int
+    misses: int
+    matched_tokens: int
     load_s: float
     select_s: float
     recompute_s: float
@@ -85,6 +89,9 @@ def _run(request: Request, policy: Policy) -> Blended:
         cached=len(plan) - plan.mandatory.numel(),
         computed=run.rows.numel(),
         recomputed=recomputed,
+        hits=plan.hits,
+        misses=plan.misses,
+        matched_tokens=plan.matched_tokens,
         load_s=loader.seconds,
         select_s=selected - began - loaded_for_selection,
         recompute_s=ended - selected - (loader.seconds - loaded_for_selection),

@@ -39,7 +39,8 @@ class Placement:
 class Plan:
     """token_ids: [T] int64. placements: in order of position. mandatory: [n] int64, sorted rows that
     every policy computes. candidates: [m] int64, sorted reused positions that a policy may recompute.
-    suffix_start: first position of the last segment. misses: chunks that the store does not have.
+    suffix_start: first position of the last segment. hits: chunks that are reused. misses: chunks that
+    the store does not have. matched_tokens: of chunks that it has, whether or not they may be reused.
     """
 
     token_ids: Tensor
@@ -47,7 +48,9 @@ class Plan:
     mandatory: Tensor
     candidates: Tensor
     suffix_start: int
+    hits: int
     misses: int
+    matched_tokens: int
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -72,19 +75,24 @@ def make_plan(
     total = len(prompt)
     anchored = len(anchor.token_ids)
     placements: list[Placement] = []
-    misses = 0
+    hits = misses = matched_tokens = 0
     begins_with_anchor = 0 < anchored < total and prompt.token_ids[:anchored] == anchor.token_ids
     if begins_with_anchor and reuse != "nothing":
         placements.append(Placement(0, MemoryReader(anchor), exact=True, key=None))
     exact_start = anchored if begins_with_anchor or anchored == 0 else -1
     for start, segment in zip(prompt.starts, prompt.segments, strict=True):
         exact = start == exact_start
-        if segment.kind != "chunk" or reuse == "nothing" or (reuse == "exact" and not exact):
+        if segment.kind != "chunk":
+            continue
+        if reuse == "nothing" or (reuse == "exact" and not exact):
+            matched_tokens += len(segment) if _is_stored(store, segment) else 0
             continue
         reader = None if segment.key in lost else _lookup(store, segment)
         if reader is None:
             misses += 1
         else:
+            hits += 1
+            matched_tokens += len(segment)
             placements.append(Placement(start, reader, exact, segment.key))
     covered = torch.zeros(total, dtype=torch.bool)
     inexact = torch.zeros(total, dtype=torch.bool)
@@ -97,7 +105,9 @@ def make_plan(
         mandatory=(~covered).nonzero()[:, 0].to(device),
         candidates=inexact.nonzero()[:, 0].to(device),
         suffix_start=prompt.starts[-1],
+        hits=hits,
         misses=misses,
+        matched_tokens=matched_tokens,
     )
 
 
@@ -118,6 +128,10 @@ def fit_context(
         prompt = replace(prompt, segments=prompt.segments[:position] + prompt.segments[position + 1 :])
         dropped.append(lowest)
     return prompt, tuple(dropped)
+
+
+def _is_stored(store: KVStore | None, segment: Segment) -> bool:
+    return store is not None and segment.key is not None and store.contains(segment.key)
 
 
 def _lookup(store: KVStore | None, segment: Segment) -> KVReader | None:

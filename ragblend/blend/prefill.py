@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ragblend.errors import ConfigError
+from ragblend.errors import ConfigError, GenerationCancelled
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
 from ragblend.store.base import ChunkKV, LayerKV
@@ -24,13 +24,23 @@ def prefill_anchor(adapter: DecoderAdapter, anchor_ids: Sequence[int]) -> ChunkK
 
 
 def prefill_chunks(
-    adapter: DecoderAdapter, anchor: ChunkKV, chunks: Sequence[tuple[int, ...]], batch_tokens: int = BATCH_TOKENS
+    adapter: DecoderAdapter,
+    anchor: ChunkKV,
+    chunks: Sequence[tuple[int, ...]],
+    batch_tokens: int = BATCH_TOKENS,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[ChunkKV]:
     """Canonical KV of each chunk behind ``anchor``, in the given order.
 
     Chunks of a batch are padded on the right: causal attention keeps padding out of earlier rows.
-    Raises ConfigError for an empty chunk or one that does not fit the model's context.
+    cancelled: asked before each layer; when it says yes, GenerationCancelled is raised. Raises ConfigError
+    for an empty chunk or one that does not fit the model's context.
     """
+
+    def on_layer(_: int) -> None:
+        if cancelled is not None and cancelled():
+            raise GenerationCancelled("prefilling was cancelled")
+
     start = len(anchor.token_ids)
     for chunk in chunks:
         if not chunk or start + len(chunk) > adapter.context_length:
@@ -43,7 +53,7 @@ def prefill_chunks(
         canvas = adapter.canvas(start + longest, batch=len(batch))
         place_anchor(adapter, anchor, canvas)
         padded = [(*chunk, *[0] * (longest - len(chunk))) for chunk in batch]
-        adapter.append(canvas, torch.tensor(padded, device=adapter.device))
+        adapter.append(canvas, torch.tensor(padded, device=adapter.device), on_layer=on_layer)
         layers = adapter.canonical_rows(canvas, start, start + longest)
         del canvas
         for index, chunk in enumerate(batch):

@@ -4,38 +4,51 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
-from ragblend.answer import AnswerStream
-from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, GenerationSettings, require
+from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, require
 from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
+from ragblend.library.answering import Answering
+from ragblend.library.conversation import ConversationReader
 from ragblend.library.embedding import Embedder, SentenceEmbedder
+from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
 from ragblend.library.indexing import Indexer, replacing
+from ragblend.library.known import KnownTexts
 from ragblend.library.lock import writing
 from ragblend.library.origin import Origin
+from ragblend.library.precompute import Precomputer
+from ragblend.library.precomputed import PrecomputedTexts
 from ragblend.library.progress import IndexProgress, Silent
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
-from ragblend.library.report import GarbageReport, Hit, IndexReport, LibraryInfo, RepairReport, VerifyReport
+from ragblend.library.report import (
+    GarbageReport,
+    Hit,
+    IndexReport,
+    LearningReport,
+    LibraryInfo,
+    PrecomputeReport,
+    RepairReport,
+    VerifyReport,
+)
 from ragblend.library.retrieval import Retriever
+from ragblend.library.reuse import Reuse
 from ragblend.library.texts import Texts, unit_vector
 from ragblend.library.walk import absolute, find_files
-from ragblend.prompt import Segment
-from ragblend.results import Answer
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.key import digest_fields
 
 
-class Library:
+class Library(Answering):
     """One namespace of a library folder. Open it with ``Library.open``; close it, or use it in ``with``.
 
     Asking, searching and indexing are safe from several threads and processes; one writes at a time.
@@ -50,6 +63,7 @@ class Library:
         chunk: ChunkSettings | None,
         embedder: Embedder | None,
         files: Files,
+        reuse: ReuseSettings,
     ) -> None:
         self.folder = folder
         self.catalogue = catalogue
@@ -61,11 +75,14 @@ class Library:
         self._records = Records(catalogue, namespace)
         self._chunk = chunk
         self._given_embedder = embedder
+        self._delete_folder: Callable[[], Any] = lambda: None
+        self._precomputed = PrecomputedTexts(catalogue, namespace)
+        self._reuse = None if engine is None else self._start_reuse(engine, reuse)
 
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | Path | None,
         *,
         engine: LibraryEngine | None = None,
         namespace: str = DEFAULT_NAMESPACE,
@@ -74,24 +91,31 @@ class Library:
         chunk: ChunkSettings | None = None,
         embedder: Embedder | None = None,
         files: Files = SYSTEM_FILES,
+        reuse: ReuseSettings | None = None,
     ) -> Library:
-        """Open the library in folder ``path``, made if need be.
+        """Open the library in folder ``path``, made if need be. None is a folder of its own, deleted at ``close``.
 
         engine: answers and prefills. None is enough to search, remove and look after the library.
         create: make a library where there is none. read_only: change nothing, not even a cache.
         chunk: how documents are cut from now on (None: as before, 256 tokens at first).
-        embedder: None for the embedded one, loaded when it is first needed.
+        embedder: None for the embedded one, loaded when it is first needed. reuse: how ``chat`` and
+        ``complete`` find chunks in prompts, and what they learn from them.
         files: what is done to chunk KV files; another one is of use to tests of failing disks.
 
         Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
         with another model or anchor), StoreError, LibraryBusyError, ConfigError.
         """
         require(bool(namespace), "the namespace is empty: give it a name")
-        folder = Path(path).expanduser()
-        _prepare_folder(folder, create=create and not read_only)
+        require(path is not None or not read_only, "a library without a path is new: it cannot be read-only")
+        folder = temporary_folder() if path is None else Path(path).expanduser()
+        prepare_folder(folder, create=create and not read_only)
         catalogue = Catalogue(folder / layout.CATALOGUE, read_only=read_only)
         try:
-            library = cls(folder, catalogue, engine, namespace, chunk, embedder, files)
+            library = cls(folder, catalogue, engine, namespace, chunk, embedder, files, reuse or ReuseSettings())
+            if path is None:
+                library._delete_folder = delete_with(library, folder)
+            if library._reuse is not None:
+                weakref.finalize(library, library._reuse.close)
             if not read_only:
                 library._origin.create()
             if engine is not None:
@@ -197,42 +221,23 @@ class Library:
             self._writing,
         )
 
-    def ask(
-        self,
-        question: str,
-        k: int = 6,
-        *,
-        policy: str | None = None,
-        ratio: float | None = None,
-        generation: GenerationSettings | None = None,
-        overflow: Literal["refuse", "drop"] | None = None,
-    ) -> Answer:
-        """Answer ``question`` from the ``k`` nearest chunks. None stands for the engine's own setting.
+    def precompute(self, texts: Iterable[str], progress: IndexProgress | None = None) -> PrecomputeReport:
+        """Compute KV for texts as they will stand in prompts, without their outer whitespace.
 
-        Raises as ``search``; ConfigError (unknown policy, ratio); ContextOverflowError.
+        They are not documents: no search finds them, but ``chat`` and ``complete`` know them wherever they
+        stand. Streams; each finished text is durable. Known texts cost a look. Raises ConfigError (what is
+        no string), LibraryMismatchError, LibraryBusyError, StoreFullError.
         """
-        return self.stream(question, k, policy=policy, ratio=ratio, generation=generation, overflow=overflow).complete()
+        self._require_engine()
+        self._require_writable()
+        return self._require_reuse().precomputer.run(texts, progress or Silent())
 
-    def stream(
-        self,
-        question: str,
-        k: int = 6,
-        *,
-        policy: str | None = None,
-        ratio: float | None = None,
-        generation: GenerationSettings | None = None,
-        overflow: Literal["refuse", "drop"] | None = None,
-    ) -> AnswerStream:
-        """As ``ask``, but text piece by text piece. Searches at once, computes as pieces are taken."""
-        engine = self._require_engine()
-        given = {"policy": policy, "ratio": ratio, "overflow": overflow}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        blend = replace(engine.blend, **changes)
-        began = time.perf_counter()
-        hits = self.search(question, k)
-        retrieve_s = time.perf_counter() - began
-        prompt = engine.template.build([part for hit in hits for part in _placed(hit, engine)], question)
-        return engine.stream(prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s)
+    def forget(self, texts: Iterable[str]) -> int:
+        """Remove precomputed texts and the KV that nobody else needs. Returns how many were there."""
+        with self._writing(), replacing(self._records, self.store) as released:
+            keys = self._precomputed.remove(form for text in texts for form in {text, text.strip()})
+            released += keys
+        return len(keys)
 
     def info(self) -> LibraryInfo:
         """What the namespace holds and what the library was made with. Loads no model."""
@@ -249,6 +254,8 @@ class Library:
             embedder=self._origin.read("embedder"),
             chunk_tokens=self.chunk.tokens,
             created_at=float(self._origin.read("created_at") or 0),
+            texts=self._precomputed.count(),
+            learning=self._reuse.learner.report if self._reuse else LearningReport(),
         )
 
     def verify(self) -> VerifyReport:
@@ -267,9 +274,15 @@ class Library:
             return upkeep.collect_garbage(self._records, self.store, self.folder / layout.INDEX)
 
     def close(self) -> None:
-        """Release the catalogue and the store. Using the library afterwards raises StoreError."""
+        """Release the catalogue and the store. Using the library afterwards raises StoreError.
+
+        Streams that are still running end with a LibraryError, and what waits to be learned is dropped.
+        """
+        if self._reuse is not None:
+            self._reuse.close()
         self.store.close()
         self.catalogue.close()
+        self._delete_folder()
 
     def __enter__(self) -> Library:
         return self
@@ -297,6 +310,15 @@ class Library:
         path = self.folder / layout.INDEX / f"{digest_fields(self.namespace)}.faiss"
         return Retriever(self._records, path, stamp)
 
+    def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings) -> Reuse:
+        """Parts that know nothing of the library itself, so that a thread does not keep it alive."""
+        known = KnownTexts(self._records, self._precomputed) if settings.find else None
+        reader = ConversationReader(engine, self.store, self.namespace, known)
+        lock = partial(writing, self.folder / layout.WRITER_LOCK)
+        bind = partial(self._origin.bind_engine, engine)
+        precomputer = Precomputer(self._records, self._precomputed, self.store, engine, lock, bind)
+        return Reuse(reader, precomputer, settings, read_only=self.read_only)
+
     def _require_engine(self) -> LibraryEngine:
         if self.engine is None:
             raise LibraryError(f"{self.folder} was opened without a model: open it with engine=Engine(...)")
@@ -307,10 +329,13 @@ class Library:
         self._origin.require_embedder(self._embedder)
         return self._embedder
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _require_writable(self) -> None:
         if self.read_only:
             raise LibraryError(f"{self.folder} was opened read-only: open it for writing to change it")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._require_writable()
         with writing(self.folder / layout.WRITER_LOCK):
             yield
 
@@ -325,30 +350,8 @@ class Library:
         return len(documents)
 
 
-def _placed(hit: Hit, engine: LibraryEngine) -> tuple[Segment, ...]:
-    """A hit in a prompt. Chunks of files bring the blank line behind them; a text that was given does not."""
-    if hit.metadata is None:
-        return (hit.segment,)
-    return (hit.segment, Segment("glue", tuple(engine.template.text_ids("\n\n"))))
-
-
 def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
     return [paths] if isinstance(paths, str | Path) else paths
-
-
-def _prepare_folder(folder: Path, *, create: bool) -> None:
-    try:
-        if (folder / layout.CATALOGUE).is_file():
-            return
-        if folder.exists() and not folder.is_dir():
-            raise PathNotFoundError(f"{folder} is a file: a library is a folder, give another path")
-        if not create:
-            raise PathNotFoundError(f"there is no library in {folder}: index documents into it first (ragblend index)")
-        if folder.is_dir() and any(folder.iterdir()):
-            raise PathNotFoundError(f"{folder} holds files but no library: give a new or an empty folder")
-        SYSTEM_FILES.make_private_folder(folder)
-    except OSError as error:
-        raise LibraryError(f"{folder}: the library cannot be opened ({error.strerror}): check the path") from error
 
 
 def _is_gone(path: str) -> bool:

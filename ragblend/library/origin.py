@@ -1,8 +1,8 @@
 """What a library was made with, and the refusal to mix it with anything else.
 
-The rule: a library with documents belongs to one model (by its identity), one anchor and one
-embedder, because its KV and vectors are of no use to others. A library without documents belongs to
-nothing. The question's wording and the size of chunks may change at any time.
+The rule: a library with documents or texts belongs to one model (by its identity) and one anchor,
+one with documents to one embedder too, because its KV and vectors are of no use to others. An empty
+library belongs to nothing. The question's wording and the size of chunks may change at any time.
 """
 
 from __future__ import annotations
@@ -36,22 +36,30 @@ class Origin:
     def bind(self, engine: LibraryEngine, embedder: Embedder, chunk_tokens: int) -> None:
         """Make the library one of ``engine`` and ``embedder``. Raises LibraryMismatchError if it is another's."""
         with self.catalogue.transaction():
-            self.require_engine(engine)
+            self.bind_engine(engine)
             self.require_embedder(embedder)
             made_with = {
-                "model": engine.name,
-                "model_reference": engine.reference,
-                "identity": engine.identity.digest(),
-                "anchor": _anchor_digest(engine),
                 "embedder": embedder.name,
                 "embedder_digest": embedder.digest,
                 "chunk_tokens": str(chunk_tokens),
             }
             self._write(made_with, overwrite=True)
 
+    def bind_engine(self, engine: LibraryEngine) -> None:
+        """Make the library one of ``engine``. Raises LibraryMismatchError if it is another's."""
+        with self.catalogue.transaction():
+            self.require_engine(engine)
+            made_with = {
+                "model": engine.name,
+                "model_reference": engine.reference,
+                "identity": engine.identity.digest(),
+                "anchor": _anchor_digest(engine),
+            }
+            self._write(made_with, overwrite=True)
+
     def require_engine(self, engine: LibraryEngine) -> None:
-        """Raise LibraryMismatchError if the documents were indexed with another model or anchor."""
-        if self._is_empty():
+        """Raise LibraryMismatchError if documents or texts have their KV from another model or anchor."""
+        if not self._holds("documents") and not self._holds("precomputed"):
             return
         model = self.read("model")
         if self.read("identity") != engine.identity.digest():
@@ -68,14 +76,14 @@ class Origin:
 
     def require_embedder(self, embedder: Embedder) -> None:
         """Raise LibraryMismatchError if the documents were embedded by something else."""
-        if not self._is_empty() and self.read("embedder_digest") != embedder.digest:
+        if self._holds("documents") and self.read("embedder_digest") != embedder.digest:
             raise LibraryMismatchError(
                 f"{self.folder} was embedded with {self.read('embedder')}, which differs from this {embedder.name}: "
                 "use the first embedder, or index the documents again into a new folder"
             )
 
-    def _is_empty(self) -> bool:
-        return not self.catalogue.rows("SELECT 1 FROM documents LIMIT 1")
+    def _holds(self, table: str) -> bool:
+        return bool(self.catalogue.rows(f"SELECT 1 FROM {table} LIMIT 1"))
 
     def _write(self, values: dict[str, str], *, overwrite: bool) -> None:
         verb = "REPLACE" if overwrite else "IGNORE"

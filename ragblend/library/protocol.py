@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ragblend.answer import AnswerStream
+from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.prompt import Prompt, PromptTemplate
 from ragblend.store.base import ChunkKV, KVStore
@@ -21,14 +21,16 @@ class LibraryEngine(Protocol):
     blend: BlendSettings
 
     @property
-    def context_length(self) -> int: ...
+    def identity(self) -> ModelIdentity: ...
 
     @property
-    def identity(self) -> ModelIdentity: ...
+    def context_length(self) -> int: ...
 
     def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str: ...
 
-    def prefill(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ChunkKV]: ...
+    def prefill(
+        self, chunks: Sequence[tuple[int, ...]], *, cancelled: Callable[[], bool] | None = None
+    ) -> Iterator[ChunkKV]: ...
 
     def stream(
         self,
@@ -38,4 +40,5 @@ class LibraryEngine(Protocol):
         blend: BlendSettings | None = None,
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
+        watcher: StreamWatcher | None = None,
     ) -> AnswerStream: ...

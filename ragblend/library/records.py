@@ -18,6 +18,11 @@ from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes
 
 _PAGE = 1024
+# Whoever needs entries: a column each for the namespace, the entry's key and its token ids.
+_OWNERS = (
+    "(SELECT namespace, entry_key, token_ids FROM chunks JOIN documents ON documents.id = chunks.document_id"
+    " UNION ALL SELECT namespace, entry_key, token_ids FROM precomputed)"
+)
 _IN_NAMESPACE = "FROM chunks JOIN documents ON documents.id = chunks.document_id WHERE documents.namespace = ?"
 
 
@@ -83,7 +88,7 @@ class Records:
 
         Returns the keys of the chunks that it replaces.
         """
-        with self._change() as connection:
+        with changing(self.catalogue, self._version_name) as connection:
             released = self._delete(connection, [path])
             row = connection.execute(
                 "INSERT INTO documents (namespace, path, title, digest, indexed_at, metadata)"
@@ -102,12 +107,14 @@ class Records:
 
     def remove(self, paths: Iterable[str]) -> set[str]:
         """Remove documents in one transaction. Returns the keys of their chunks."""
-        with self._change() as connection:
+        with changing(self.catalogue, self._version_name) as connection:
             return self._delete(connection, paths)
 
     def unneeded(self, keys: Iterable[str]) -> list[str]:
-        """Those of ``keys`` that no chunk has."""
-        statement = "SELECT 1 FROM chunks WHERE entry_key = ? LIMIT 1"
+        """Those of ``keys`` that no chunk and no text has."""
+        statement = (
+            "SELECT 1 FROM chunks WHERE entry_key = ?1 UNION ALL SELECT 1 FROM precomputed WHERE entry_key = ?1 LIMIT 1"
+        )
         return sorted({key for key in keys if not self.catalogue.rows(statement, key)})
 
     def paths_below(self, root: str) -> list[str]:
@@ -155,7 +162,12 @@ class Records:
             self.namespace,
             json.dumps(ids.tolist()),
         )
-        return {id: StoredChunk(_token_ids(data), key, *texts) for id, data, key, *texts in rows}
+        return {id: StoredChunk(token_ids_of(data), key, *texts) for id, data, key, *texts in rows}
+
+    def text_owners(self) -> Ids:
+        """Ids of chunks, ascending: one for each entry, since chunks that share one have the same text."""
+        rows = self.catalogue.rows(f"SELECT min(chunks.id) {_IN_NAMESPACE} GROUP BY entry_key", self.namespace)
+        return np.sort(np.fromiter((row[0] for row in rows), np.int64, len(rows)))
 
     def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str, bytes]]:
         """Text, metadata (JSON) and embedding of texts that were given, by id; unknown ids are left out."""
@@ -175,26 +187,16 @@ class Records:
         return [str(id) for (id,) in rows]
 
     def entries(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Key and token ids of every entry that chunks need, each once, in order of the keys."""
+        """Key and token ids of every entry that chunks and texts need, each once, in order of the keys."""
         key = ""
         while rows := self.catalogue.rows(
-            f"SELECT entry_key, token_ids {_IN_NAMESPACE} AND entry_key > ?"
+            f"SELECT entry_key, token_ids FROM {_OWNERS} WHERE namespace = ? AND entry_key > ?"
             f" GROUP BY entry_key ORDER BY entry_key LIMIT {_PAGE}",
             self.namespace,
             key,
         ):
-            yield from ((key, _token_ids(data)) for key, data in rows)
+            yield from ((key, token_ids_of(data)) for key, data in rows)
             key = rows[-1][0]
-
-    @contextmanager
-    def _change(self) -> Iterator[Connection]:
-        with self.catalogue.transaction() as connection:
-            yield connection
-            connection.execute(
-                "INSERT INTO settings (name, value) VALUES (?, '1')"
-                " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
-                (self._version_name,),
-            )
 
     def _delete(self, connection: Connection, paths: Iterable[str]) -> set[str]:
         """Delete documents with their chunks and return the keys that these had."""
@@ -212,5 +214,18 @@ class Records:
         return f"version:{self.namespace}"
 
 
-def _token_ids(data: bytes) -> tuple[int, ...]:
+@contextmanager
+def changing(catalogue: Catalogue, counter: str) -> Iterator[Connection]:
+    """One transaction that also counts up the setting by which readers notice the change."""
+    with catalogue.transaction() as connection:
+        yield connection
+        connection.execute(
+            "INSERT INTO settings (name, value) VALUES (?, '1')"
+            " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+            (counter,),
+        )
+
+
+def token_ids_of(data: bytes) -> tuple[int, ...]:
+    """The inverse of ``token_bytes``."""
     return tuple(np.frombuffer(data, "<i4").tolist())

@@ -41,11 +41,42 @@ class IndexReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PrecomputeReport:
+    """What ``Library.precompute`` did: ``texts = computed + unchanged + len(skipped)``.
+
+    skipped: the first words of each text that got no KV, and why. tokens: of the computed texts.
+    kv_bytes: of the whole namespace.
+    """
+
+    texts: int
+    computed: int
+    unchanged: int
+    skipped: tuple[Skipped, ...]
+    tokens: int
+    kv_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearningReport:
+    """What was precomputed in the background since the library was opened, in texts.
+
+    learned: for which there is KV now. dropped: for which there was no room in the queue, or another
+    process kept writing. failed: after an error, of which ``error`` is the last one.
+    """
+
+    learned: int = 0
+    dropped: int = 0
+    failed: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryInfo:
     """What one namespace of a library holds, and what the library was made with.
 
     model, model_reference (what to load it by) and embedder are empty until something has been indexed.
-    created_at: seconds since the epoch.
+    created_at: seconds since the epoch. texts: those precomputed without a document. learning: of this process.
     """
 
     path: str
@@ -59,15 +90,17 @@ class LibraryInfo:
     embedder: str
     chunk_tokens: int
     created_at: float
+    texts: int
+    learning: LearningReport
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """The state of a namespace's chunk KV; entries are named by their keys.
 
-    entries: distinct entries that chunks need.
+    entries: distinct entries that chunks and texts need.
     missing: needed, but not in the store. damaged: there, but the bytes are not what was written.
-    orphans: in the store, but needed by no chunk (left by an interrupted run; ``gc`` deletes them).
+    orphans: in the store, but needed by no chunk and no text (left by an interrupted run; ``gc`` deletes them).
     index_ok: whether the search index on disk is present and agrees with the catalogue.
     """
 

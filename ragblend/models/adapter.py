@@ -7,6 +7,7 @@ function, and a hook before each layer through which a pass can lose rows or sto
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -78,14 +79,19 @@ class DecoderAdapter:
         return output[0, -1]
 
     @torch.inference_mode()
-    def append(self, canvas: Canvas, token_ids: Tensor, logits: int = 1) -> Tensor:
+    def append(
+        self, canvas: Canvas, token_ids: Tensor, logits: int = 1, on_layer: Callable[[int], None] | None = None
+    ) -> Tensor:
         """Compute ``token_ids`` [batch, n] right behind what the canvas holds.
 
-        Returns the logits of the last ``logits`` rows, [batch, logits, vocabulary].
+        on_layer: called before each layer. Returns the logits of the last ``logits`` rows, [batch,
+        logits, vocabulary].
         """
         start = canvas.get_seq_length()
-        positions = torch.arange(start, start + token_ids.shape[1], device=self.device)
-        return self._forward(token_ids, positions[None].expand_as(token_ids), canvas, logits)
+        stop = start + token_ids.shape[1]
+        positions = torch.arange(start, stop, device=self.device)
+        watched = {} if on_layer is None else {"row_run": RowRun(positions, end=stop, on_layer=on_layer)}
+        return self._forward(token_ids, positions[None].expand_as(token_ids), canvas, logits, **watched)
 
     def decode_arguments(self, canvas: Cache) -> dict[str, Any]:
         """A cache, such as a canvas, under the name that this transformers version gives it."""

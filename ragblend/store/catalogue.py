@@ -55,6 +55,19 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # JSON for a text that a program gave under an id (its path), NULL for a file.
     "ALTER TABLE documents ADD COLUMN metadata TEXT",
+    """
+    CREATE TABLE precomputed (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        namespace TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        text TEXT NOT NULL,
+        token_ids BLOB NOT NULL,
+        entry_key TEXT NOT NULL,
+        added_at REAL NOT NULL,
+        UNIQUE (namespace, digest)
+    );
+    CREATE INDEX precomputed_entry_key ON precomputed (entry_key);
+    """,
 )
 
 

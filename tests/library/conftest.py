@@ -58,8 +58,8 @@ class WatchedEngine:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    def prefill(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[object]:
-        for kv in self._engine.prefill(chunks):
+    def prefill(self, chunks: Sequence[tuple[int, ...]], **options: object) -> Iterator[object]:
+        for kv in self._engine.prefill(chunks, **options):
             self.prefilled.append(kv.token_ids)
             yield kv
 

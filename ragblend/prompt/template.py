@@ -1,4 +1,4 @@
-"""Prompts as lists of segments, and the template that builds them.
+"""The template that builds prompts from chunks and a question, and tokenises text for every prompt.
 
 Each segment is tokenised by itself and the prompt's ids are their concatenation, so a chunk has
 the same ids wherever it stands. What comes before the first chunk is the template's *anchor*:
@@ -8,61 +8,18 @@ chunks are prefilled behind the same ids, which makes the first chunk's KV exact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 from ragblend.errors import ConfigError
-from ragblend.results import Source
+from ragblend.prompt.chat import ChatTemplate, Piece
+from ragblend.prompt.conversation import Message, Passage
+from ragblend.prompt.segments import Prompt, Segment
 from ragblend.store.key import digest_fields, token_bytes
-
-SegmentKind = Literal["prefix", "chunk", "glue", "suffix"]
 
 DEFAULT_SYSTEM = "You answer questions from the documents given to you, briefly and exactly."
 DEFAULT_QUESTION = "Answer the question in one short sentence, using only the documents above.\nQuestion: {question}"
-_CHUNKS_GO_HERE = "\u241e\u241echunks\u241e\u241e"
-_QUESTION_GOES_HERE = "\u241e\u241equestion\u241e\u241e"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of prompt tokens. ``key`` names a chunk's entry in the store, ``source`` its origin."""
-
-    kind: SegmentKind
-    token_ids: tuple[int, ...]
-    key: str | None = None
-    source: Source | None = None
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Segments in order. The last one must be a non-empty suffix: its last row gives the first token."""
-
-    segments: tuple[Segment, ...]
-
-    def __post_init__(self) -> None:
-        if not self.segments or self.segments[-1].kind != "suffix" or not self.segments[-1].token_ids:
-            raise ConfigError("a prompt must end with a suffix of at least one token")
-
-    def __len__(self) -> int:
-        return sum(len(segment) for segment in self.segments)
-
-    @cached_property
-    def token_ids(self) -> tuple[int, ...]:
-        return tuple(token for segment in self.segments for token in segment.token_ids)
-
-    @cached_property
-    def starts(self) -> tuple[int, ...]:
-        """Position of each segment's first token."""
-        return tuple(accumulate((len(segment) for segment in self.segments), initial=0))[:-1]
-
-    @property
-    def chunks(self) -> tuple[Segment, ...]:
-        return tuple(segment for segment in self.segments if segment.kind == "chunk")
+_CHUNKS_GO_HERE = Passage("chunks")
 
 
 def chunk_text(title: str, heading: str, text: str) -> str:
@@ -75,6 +32,7 @@ class PromptTemplate:
     """Builds prompts through the tokenizer's chat template, or as plain text where it has none.
 
     Text from documents and questions is tokenised so that it cannot form control tokens.
+    chat: renders conversations.
     """
 
     def __init__(self, tokenizer: Any, system: str = DEFAULT_SYSTEM, question: str = DEFAULT_QUESTION) -> None:
@@ -83,11 +41,12 @@ class PromptTemplate:
         self.tokenizer = tokenizer
         self.system = system
         self.question = question
-        rendered = self._render_chat(f"Documents:\n\n{_CHUNKS_GO_HERE}{_QUESTION_GOES_HERE}")
-        before, rest = rendered.split(_CHUNKS_GO_HERE)
-        _, after = rest.split(_QUESTION_GOES_HERE)
-        self.anchor_ids = tuple(self.control_ids(before))
-        self._closing_ids = tuple(self.control_ids(after))
+        self.chat = ChatTemplate(tokenizer)
+        user = Message("user", ("Documents:\n\n", _CHUNKS_GO_HERE))
+        pieces = self.chat.render([Message("system", (system,)), user])
+        chunks = pieces.index(_CHUNKS_GO_HERE)
+        self.anchor_ids = tuple(self.control_ids("".join(map(_text, pieces[:chunks]))))
+        self._closing_ids = tuple(self.control_ids("".join(map(_text, pieces[chunks + 1 :]))))
 
     def digest(self) -> str:
         """Identity of the template: what it puts before and after, as ids, and the question's wording."""
@@ -100,6 +59,13 @@ class PromptTemplate:
     def text_ids(self, text: str) -> list[int]:
         """Ids of untrusted text: control tokens in it stay ordinary characters."""
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    @cached_property
+    def opening_ids(self) -> tuple[int, ...]:
+        """What the tokenizer puts before plain text by itself, for example a beginning-of-sequence token."""
+        plain, opened = self.control_ids("a"), list(self.tokenizer("a")["input_ids"])
+        starts = (at for at in range(len(opened)) if opened[at : at + len(plain)] == plain)
+        return tuple(opened[: next(starts, 0)])
 
     def chunk_ids(self, title: str, heading: str, text: str) -> tuple[int, ...]:
         """Ids of a chunk as it is prefilled and as it stands in every prompt."""
@@ -116,16 +82,6 @@ class PromptTemplate:
         suffix = (*self.text_ids(self.question.format(question=question.strip())), *self._closing_ids)
         return Prompt((Segment("prefix", self.anchor_ids), *chunks, Segment("suffix", suffix)))
 
-    def _render_chat(self, user: str) -> str:
-        if getattr(self.tokenizer, "chat_template", None) is None:
-            beginning = self.tokenizer.bos_token or ""
-            return f"{beginning}{self.system}\n\n{user}\nAnswer:"
-        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
-        try:
-            return self._apply_chat_template(messages)
-        except Exception:  # templates refuse a system role each in their own way (gemma raises from Jinja)
-            return self._apply_chat_template([{"role": "user", "content": f"{self.system}\n\n{user}"}])
 
-    def _apply_chat_template(self, messages: list[dict[str, str]]) -> str:
-        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return str(rendered)
+def _text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else piece.text

@@ -1,0 +1,159 @@
+"""The answering half of a library: from a question, a conversation or plain text to a stream."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from ragblend.answer import AnswerStream
+from ragblend.config import GenerationSettings, require
+from ragblend.errors import LibraryError
+from ragblend.library.protocol import LibraryEngine
+from ragblend.library.report import Hit
+from ragblend.library.reuse import Reuse
+from ragblend.prompt import Message, Segment
+from ragblend.prompt.chat import Piece
+from ragblend.results import Answer
+from ragblend.store.disk import DiskStore
+
+Overflow = Literal["refuse", "drop"]
+
+
+class Answering(ABC):
+    """What ``Library`` answers, each time as a stream; ``ask`` waits for its end.
+
+    The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio
+    and overflow: see BlendSettings. generation: how the answer is decoded. All raise ConfigError (settings
+    out of range, an unknown policy), ContextOverflowError, LibraryMismatchError and StoreError at once;
+    computing begins with the first piece of text asked for.
+    """
+
+    store: DiskStore
+    _reuse: Reuse | None
+
+    @abstractmethod
+    def _require_engine(self) -> LibraryEngine: ...
+
+    @abstractmethod
+    def search(self, question: str, k: int = 6) -> list[Hit]: ...
+
+    def ask(
+        self,
+        question: str,
+        k: int = 6,
+        *,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Overflow | None = None,
+    ) -> Answer:
+        """Answer ``question`` from the ``k`` nearest chunks. Raises as ``search``, too."""
+        return self.stream(question, k, policy=policy, ratio=ratio, generation=generation, overflow=overflow).complete()
+
+    def stream(
+        self,
+        question: str,
+        k: int = 6,
+        *,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Overflow | None = None,
+    ) -> AnswerStream:
+        """As ``ask``, but text piece by text piece. Searches at once."""
+        engine = self._require_engine()
+        settings = _given(policy=policy, ratio=ratio, overflow=overflow)
+        blend = replace(engine.blend, **settings)
+        began = time.perf_counter()
+        hits = self.search(question, k)
+        retrieve_s = time.perf_counter() - began
+        prompt = engine.template.build([part for hit in hits for part in _placed(hit, engine)], question)
+        watcher = self._require_reuse().watcher()
+        return engine.stream(
+            prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s, watcher=watcher
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Overflow | None = None,
+    ) -> AnswerStream:
+        """Answer a conversation through the model's chat template, reusing the KV of all that is known in it.
+
+        Passages are chunks. Text is searched for known texts: precomputed ones, and indexed chunks as they
+        stand in prompts; what that takes is ``retrieve_s``. Raises ConfigError, too, for a conversation or
+        tools that the chat template does not take.
+        """
+        engine, began = self._require_engine(), time.perf_counter()
+        pieces = engine.template.chat.render(messages, tools)
+        settings = _given(policy=policy, ratio=ratio, overflow=overflow)
+        return self._answer(engine, began, pieces, (), generation, settings)
+
+    def complete(
+        self,
+        prompt: str,
+        *,
+        policy: str | None = None,
+        ratio: float | None = None,
+        generation: GenerationSettings | None = None,
+        overflow: Overflow | None = None,
+    ) -> AnswerStream:
+        """Continue plain text, without a chat template; otherwise as ``chat``.
+
+        A known text at the very end is computed, since the last token always is.
+        """
+        engine, began = self._require_engine(), time.perf_counter()
+        require(bool(prompt), "the prompt is empty: give it some text")
+        opening = engine.template.opening_ids
+        settings = _given(policy=policy, ratio=ratio, overflow=overflow)
+        return self._answer(engine, began, [prompt], opening, generation, settings)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing waits to be precomputed in the background; whether that is so."""
+        return self._reuse is None or self._reuse.learner.wait(timeout_s)
+
+    def _answer(
+        self,
+        engine: LibraryEngine,
+        began: float,
+        pieces: Iterable[Piece],
+        opening_ids: tuple[int, ...],
+        generation: GenerationSettings | None,
+        settings: dict[str, Any],
+    ) -> AnswerStream:
+        blend = replace(engine.blend, **settings)
+        reuse = self._require_reuse()
+        conversation = reuse.read(pieces, opening_ids)
+        retrieve_s = time.perf_counter() - began
+        return engine.stream(
+            conversation.prompt,
+            store=self.store,
+            blend=blend,
+            generation=generation,
+            retrieve_s=retrieve_s,
+            watcher=reuse.watcher(conversation),
+        )
+
+    def _require_reuse(self) -> Reuse:
+        if self._reuse is None:
+            raise LibraryError("the library was opened without a model: open it with engine=Engine(...)")
+        return self._reuse
+
+
+def _placed(hit: Hit, engine: LibraryEngine) -> tuple[Segment, ...]:
+    """A hit in a prompt. Chunks of files bring the blank line behind them; a text that was given does not."""
+    if hit.metadata is None:
+        return (hit.segment,)
+    return (hit.segment, Segment("glue", tuple(engine.template.text_ids("\n\n"))))
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,112 @@
+"""From a conversation's pieces to a prompt: known texts and passages become chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from ragblend.library.known import KnownTexts
+from ragblend.library.protocol import LibraryEngine
+from ragblend.prompt import Passage, Prompt, Segment, chunk_text
+from ragblend.prompt.blocks import blocks
+from ragblend.prompt.chat import Piece, TemplateText
+from ragblend.prompt.segments import prompt_of
+from ragblend.results import Source
+from ragblend.store.base import KVStore
+
+
+@dataclass
+class Conversation:
+    """A prompt, and what of it the store does not have.
+
+    passages: as they stand in the prompt. rest: text in which no known text was found, without the
+    instructions at its beginning and the question at its end.
+    """
+
+    runs: list[Segment] = field(default_factory=list)
+    passages: list[str] = field(default_factory=list)
+    rest: list[str] = field(default_factory=list)
+
+    @property
+    def prompt(self) -> Prompt:
+        return prompt_of(self.runs)
+
+
+class ConversationReader:
+    """Reads conversations for one namespace. ``known`` is None where text is not to be searched."""
+
+    def __init__(self, engine: LibraryEngine, store: KVStore, namespace: str, known: KnownTexts | None) -> None:
+        self._engine = engine
+        self._template = engine.template
+        self._store = store
+        self._namespace = namespace
+        self._known = known
+
+    def read(self, pieces: Iterable[Piece], opening_ids: tuple[int, ...] = ()) -> Conversation:
+        """The conversation as a prompt that begins with ``opening_ids``. Raises StoreError."""
+        made = Conversation([Segment("glue", opening_ids)])
+        joined = list(_joined(pieces))
+        texts = [index for index, piece in enumerate(joined) if isinstance(piece, str)]
+        for index, piece in enumerate(joined):
+            if isinstance(piece, TemplateText):
+                made.runs.append(Segment("glue", tuple(self._template.control_ids(piece.text))))
+            elif isinstance(piece, Passage):
+                before = joined[index - 1] if index else ""
+                if isinstance(before, str) and before.strip() and not before.endswith("\n"):
+                    made.runs.append(self._glue("\n\n"))
+                self._passage(piece, made)
+            else:
+                self._text(piece, made, first=index == texts[0], last=index == texts[-1])
+        return made
+
+    def _text(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
+        cursor = 0
+        for match, segment in self._known.find(text) if self._known else ():
+            self._gap(text[cursor : match.start], made, first=first and not cursor, last=False)
+            made.runs.append(segment)
+            cursor = match.end
+        self._gap(text[cursor:], made, first=first and not cursor, last=last)
+
+    def _gap(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
+        if not text:
+            return
+        made.runs.append(self._glue(text))
+        found = [text[start:end] for start, end in blocks(text)]
+        made.rest += found[first : len(found) - last]
+
+    def _passage(self, passage: Passage, made: Conversation) -> None:
+        """A passage as one chunk: with its title line, as documents are indexed, or its text alone."""
+        source = Source(passage.document, passage.chunk, passage.score, passage.text, passage.title)
+        whole, bare = chunk_text(passage.title, "", passage.text), passage.text.strip()
+        title_line = whole[: whole.index(bare)] if passage.title else ""
+        as_indexed = self._chunk(whole, source)
+        alone = self._chunk(bare, source)
+        if self._has(as_indexed):
+            made.runs.append(as_indexed)
+        elif self._has(alone) or not title_line:
+            made.runs += [self._glue(title_line), alone, self._glue("\n\n")]
+            if not self._has(alone):
+                made.passages.append(bare)
+        else:
+            made.runs.append(as_indexed)
+            made.passages.append(whole)
+
+    def _has(self, chunk: Segment) -> bool:
+        return chunk.key is not None and self._store.contains(chunk.key)
+
+    def _chunk(self, text: str, source: Source) -> Segment:
+        token_ids = tuple(self._template.text_ids(text))
+        return Segment("chunk", token_ids, self._engine.chunk_key(self._namespace, token_ids), source)
+
+    def _glue(self, text: str) -> Segment:
+        return Segment("glue", tuple(self._template.text_ids(text)))
+
+
+def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, with neighbouring text in one."""
+    for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
+        if is_text:
+            yield "".join(str(text) for text in group)
+        else:
+            yield from group

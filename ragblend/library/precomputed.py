@@ -1,0 +1,91 @@
+"""Texts that have KV without being in a document: the SQL of one namespace."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragblend.library.index import Ids
+from ragblend.library.records import changing, token_ids_of
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.key import digest_fields, token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, the ids that it has as a chunk of a prompt, and the key of their KV."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    entry_key: str
+
+
+class PrecomputedTexts:
+    """Every change bumps ``version``. Ids are never used twice, and a row never changes."""
+
+    def __init__(self, catalogue: Catalogue, namespace: str) -> None:
+        self.catalogue = catalogue
+        self.namespace = namespace
+
+    def version(self) -> int:
+        return int(self.catalogue.setting(self._version_name) or 0)
+
+    def count(self) -> int:
+        [(count,)] = self.catalogue.rows("SELECT count(*) FROM precomputed WHERE namespace = ?", self.namespace)
+        return int(count)
+
+    def has(self, text: str) -> bool:
+        statement = "SELECT 1 FROM precomputed WHERE namespace = ? AND digest = ?"
+        return bool(self.catalogue.rows(statement, self.namespace, digest_fields(text)))
+
+    def add(self, text: Text) -> None:
+        """Add a text, as part of the caller's transaction if there is one; one that is there stays as it is."""
+        with changing(self.catalogue, self._version_name) as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO precomputed (namespace, digest, text, token_ids, entry_key, added_at)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    self.namespace,
+                    digest_fields(text.text),
+                    text.text,
+                    token_bytes(text.token_ids),
+                    text.entry_key,
+                    time.time(),
+                ),
+            )
+
+    def remove(self, texts: Iterable[str]) -> list[str]:
+        """Remove texts in one transaction. Returns the keys of those that were there, one for each."""
+        with changing(self.catalogue, self._version_name) as connection:
+            found = [
+                connection.execute(
+                    "DELETE FROM precomputed WHERE namespace = ? AND digest = ? RETURNING entry_key",
+                    (self.namespace, digest_fields(text)),
+                ).fetchall()
+                for text in texts
+            ]
+        return [key for rows in found for (key,) in rows]
+
+    def ids(self) -> Ids:
+        """Ids of all texts, ascending."""
+        rows = self.catalogue.rows("SELECT id FROM precomputed WHERE namespace = ? ORDER BY id", self.namespace)
+        return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+    def read(self, ids: Ids) -> Iterator[tuple[int, Text]]:
+        """Texts by their ids; those that are gone are left out."""
+        rows = self.catalogue.rows(
+            "SELECT id, text, token_ids, entry_key FROM precomputed WHERE namespace = ?"
+            " AND id IN (SELECT value FROM json_each(?))",
+            self.namespace,
+            json.dumps(ids.tolist()),
+        )
+        for id, text, data, key in rows:
+            yield id, Text(text, token_ids_of(data), key)
+
+    @property
+    def _version_name(self) -> str:
+        return f"texts:{self.namespace}"
