@@ -13,6 +13,13 @@ from tests import tiny
 torch.set_num_threads(1)  # tiny models gain nothing from more, and threads that wait spin
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long versions out unless they are asked for by name (``-m long``)."""
+    if "long" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty user cache, so that nothing of earlier runs is found."""

@@ -146,8 +146,10 @@ class Records:
     def embeddings(self, ids: Ids) -> Iterator[tuple[Ids, Vectors]]:
         """Ids and vectors [n, dimensions] of chunks, page by page; ids that are gone are left out."""
         for first in range(0, len(ids), _PAGE):
-            rows = self.catalogue.rows(
-                "SELECT id, embedding FROM chunks WHERE id IN (SELECT value FROM json_each(?))",
+            rows = self.catalogue.sound_rows(
+                ["chunks"],
+                "id, embedding",
+                "FROM chunks WHERE id IN (SELECT value FROM json_each(?))",
                 json.dumps(ids[first : first + _PAGE].tolist()),
             )
             if rows:
@@ -156,9 +158,10 @@ class Records:
 
     def chunks(self, ids: Ids) -> dict[int, StoredChunk]:
         """The chunks by id, all of one moment; ids that are gone are left out."""
-        rows = self.catalogue.rows(
-            "SELECT chunks.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding"
-            f" {_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
+        rows = self.catalogue.sound_rows(
+            ["chunks", "documents"],
+            "chunks.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding",
+            f"{_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
@@ -171,9 +174,10 @@ class Records:
 
     def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str, bytes]]:
         """Text, metadata (JSON) and embedding of texts that were given, by id; unknown ids are left out."""
-        rows = self.catalogue.rows(
-            f"SELECT path, text, metadata, embedding {_IN_NAMESPACE} AND metadata IS NOT NULL"
-            " AND path IN (SELECT value FROM json_each(?))",
+        rows = self.catalogue.sound_rows(
+            ["chunks", "documents"],
+            "path, text, metadata, embedding",
+            f"{_IN_NAMESPACE} AND metadata IS NOT NULL AND path IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids),
         )

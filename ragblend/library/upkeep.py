@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from ragblend.errors import StoreError
 from ragblend.library.indexing import prefill_into
 from ragblend.library.progress import IndexProgress
 from ragblend.library.protocol import LibraryEngine
@@ -24,12 +23,7 @@ def verify(records: Records, store: DiskStore, retriever: Retriever) -> VerifyRe
 
     Raises StoreError for a damaged catalogue: everything else can be repaired from it, it cannot.
     """
-    problem = records.catalogue.rows("PRAGMA quick_check(1)")[0][0]
-    if problem != "ok":
-        raise StoreError(
-            f"{records.catalogue.path} is damaged ({problem}): restore it from a backup, "
-            "or index the documents into a new folder"
-        )
+    records.catalogue.verify()
     entries = 0
     missing, damaged = [], []
     for key, _ in records.entries():

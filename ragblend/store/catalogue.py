@@ -7,17 +7,22 @@ committed, so a row never names bytes that are not there.
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError, StoreFullError
+from ragblend.store.rows import CHECKED, add_function, check_rows, is_sound
 
 BUSY_TIMEOUT_S = 5.0
+# What Python says of a text that is not UTF-8, where it reads a row and where our function is given one.
+_SIGNS_OF_DAMAGE = ("Could not decode to UTF-8", "user-defined function raised exception")
 
 # Numbered by position: a catalogue of format n has had the first n migrations applied.
 MIGRATIONS: tuple[str, ...] = (
@@ -68,7 +73,15 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX precomputed_entry_key ON precomputed (entry_key);
     """,
+    "".join(check_rows(table) for table in ("settings", "entries", "documents", "chunks", "precomputed")),
 )
+
+
+def damaged(path: Path, problem: object) -> StoreError:
+    """The error for a catalogue that is not what was written."""
+    return StoreError(
+        f"{path} is damaged ({problem}): restore it from a backup, or index the documents into a new folder"
+    )
 
 
 @contextmanager
@@ -85,10 +98,12 @@ def translated_errors(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise StoreFullError(f"{path}: the disk is full; free some space and run the command again") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise StoreError(
-                f"{path} is damaged ({error}): restore it from a backup, or index the documents into a new folder"
-            ) from error
+            raise damaged(path, error) from error
+        if code == sqlite3.SQLITE_ERROR and any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
+            raise damaged(path, "its text cannot be read") from error
         raise StoreError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:  # SQLite quotes what it could not make sense of
+        raise damaged(path, "its text cannot be read") from error
 
 
 class Catalogue:
@@ -108,6 +123,8 @@ class Catalogue:
             self.connection = self._connect_read_only() if read_only else self._connect()
             try:
                 self._migrate()
+                if _schema(self.connection) != _expected_schema(MIGRATIONS):
+                    raise damaged(path, f"its tables are not those of format {len(MIGRATIONS)}")
             except BaseException:
                 self.connection.close()
                 raise
@@ -161,7 +178,9 @@ class Catalogue:
             isolation_level=None,
             check_same_thread=False,
         )
-        connection.execute("PRAGMA foreign_keys = ON")
+        for setting in ("foreign_keys", "cell_size_check", "trusted_schema"):  # the last for our triggers' function
+            connection.execute(f"PRAGMA {setting} = ON")
+        add_function(connection)
         return connection
 
     def _migrate(self) -> None:
@@ -174,12 +193,15 @@ class Catalogue:
             return
         if self.read_only:
             raise StoreFormatError(
-                f"{self.path} has the older format {version}: open it for writing once, which brings it up to date"
+                f"{self.path} has the older format {version}: "
+                f"bring it up to date with `ragblend gc --library {shlex.quote(str(self.path.parent))}`"
             )
         with self.transaction():
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-            for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-                for statement in statements.split(";"):
+            if version:
+                self._require_structure()
+            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+                for statement in _statements(script):
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {number}")
 
@@ -207,9 +229,37 @@ class Catalogue:
         with self.lock, translated_errors(self.path):
             return self.connection.execute(statement, parameters).fetchall()
 
+    def sound_rows(
+        self, tables: Sequence[str], columns: str, source: str, *parameters: object
+    ) -> list[tuple[Any, ...]]:
+        """All rows of ``SELECT columns source``, each checked in every one of ``tables`` that it is of.
+
+        Raises StoreError when one is not what was written.
+        """
+        sound = " AND ".join(map(is_sound, tables))
+        found = self.rows(f"SELECT {sound}, {columns} {source}", *parameters)
+        if not all(row[0] for row in found):
+            raise damaged(self.path, f"a row of {' or '.join(tables)} does not match its checksum")
+        return [row[1:] for row in found]
+
     def setting(self, name: str) -> str | None:
-        found = self.rows("SELECT value FROM settings WHERE name = ?", name)
+        found = self.sound_rows(["settings"], "value", "FROM settings WHERE name = ?", name)
         return str(found[0][0]) if found else None
+
+    def verify(self) -> None:
+        """Check SQLite's structures and all rows. Raises StoreError for damage."""
+        with self.lock:
+            self._require_structure()
+            for table in CHECKED:
+                [(count,)] = self.rows(f"SELECT count(*) FROM {table} WHERE NOT {is_sound(table)}")
+                if count:
+                    raise damaged(self.path, f"{count:,} rows of {table} do not match their checksums")
+
+    def _require_structure(self) -> None:
+        for pragma in ("integrity_check(1)", "foreign_key_check"):
+            problems = self.rows(f"PRAGMA {pragma}")
+            if problems not in ([], [("ok",)]):
+                raise damaged(self.path, " ".join(map(str, problems[0])))
 
     def close(self) -> None:
         with self.lock:
@@ -227,3 +277,31 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one; a trigger is one, with the statements in it."""
+    statement = ""
+    for part in script.split(";"):
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):
+            if statement.strip(" \n;"):
+                yield statement
+            statement = ""
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Everything that a database is made of: kind, name, table and SQL."""
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master WHERE substr(name, 1, 7) <> 'sqlite_'"
+    )
+    return {(kind, name, table, " ".join(sql.split())) for kind, name, table, sql in rows}
+
+
+@cache
+def _expected_schema(migrations: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        add_function(connection)
+        for script in migrations:
+            connection.executescript(script)
+        return frozenset(_schema(connection))

@@ -34,7 +34,7 @@ def set_format(path: Path, version: int) -> None:
 
 def write_setting(catalogue: Catalogue, value: str) -> None:
     with catalogue.transaction() as connection:
-        connection.execute("INSERT OR REPLACE INTO settings VALUES ('name', ?)", (value,))
+        connection.execute("INSERT OR REPLACE INTO settings (name, value) VALUES ('name', ?)", (value,))
 
 
 def test_a_new_catalogue_has_the_latest_format(path):
@@ -57,7 +57,7 @@ def test_an_older_format_is_brought_up_to_date(path, monkeypatch):
     with opened(path) as catalogue:
         write_setting(catalogue, "kept")
     monkeypatch.setattr("ragblend.store.catalogue.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE later (x)"))
-    with pytest.raises(StoreFormatError, match="open it for writing"):
+    with pytest.raises(StoreFormatError, match=r"bring it up to date with `ragblend gc --library /"):
         Catalogue(path, read_only=True)
     with opened(path) as catalogue:
         assert catalogue.rows("SELECT * FROM later") == []
@@ -136,8 +136,8 @@ class TestTransactions:
 
             def write_twice() -> None:
                 with catalogue.transaction() as connection:
-                    connection.execute("INSERT INTO settings VALUES ('name', 'first')")
-                    connection.execute("INSERT INTO settings VALUES ('name', 'second')")
+                    connection.execute("INSERT INTO settings (name, value) VALUES ('name', 'first')")
+                    connection.execute("INSERT INTO settings (name, value) VALUES ('name', 'second')")
 
             with pytest.raises(StoreError, match="UNIQUE"):
                 write_twice()
@@ -179,7 +179,7 @@ class TestTransactions:
     def test_threads_share_a_catalogue(self, path):
         with opened(path) as catalogue:
             with catalogue.transaction() as connection:
-                connection.execute("INSERT INTO settings VALUES ('count', '0')")
+                connection.execute("INSERT INTO settings (name, value) VALUES ('count', '0')")
 
             def count() -> None:
                 for _ in range(20):
@@ -198,7 +198,7 @@ def test_processes_that_create_a_catalogue_together(path):
     count_itself = (
         "import os, sys, pathlib, ragblend.store.catalogue as store\n"
         "with store.Catalogue(pathlib.Path(sys.argv[1])).transaction() as connection:\n"
-        "    connection.execute('INSERT INTO settings VALUES (?, 0)', (os.getpid(),))\n"
+        "    connection.execute('INSERT INTO settings (name, value) VALUES (?, 0)', (os.getpid(),))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", count_itself, path]) for _ in range(4)]
     assert [process.wait() for process in processes] == [0] * 4

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 import xxhash
 
+from ragblend.store.catalogue import Catalogue
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import ModelIdentity, entry_key
 
@@ -46,6 +49,28 @@ def test_checksums_are_as_described(blob, make_key):
         text = f"{make_key()}/{name}/{field['dtype']}/{'x'.join(str(size) for size in field['shape'])}"
         expected = xxhash.xxh3_128_hexdigest(text.encode() + data[begin + first : begin + end])
         assert header["__metadata__"][name] == expected
+
+
+def test_row_checksums_are_as_described(tmp_path):
+    example = re.search(r"hashed as `(str 8 settings.*?)`", DOCUMENT)[1]
+    with contextlib.closing(Catalogue(tmp_path / "catalogue.db")) as catalogue:
+        with catalogue.transaction() as connection:
+            connection.execute("INSERT INTO settings (name, value) VALUES ('name', 'kept')")
+            connection.execute(
+                "INSERT INTO entries (key, namespace, tokens, bytes, created_at) VALUES ('k', 'n', 1, 2, .5)"
+            )
+            connection.execute(
+                "INSERT INTO documents (namespace, path, title, digest, indexed_at) VALUES ('', '', '', '', 0)"
+            )
+        [(setting,)] = catalogue.rows("SELECT checksum FROM settings")
+        [(entry,)] = catalogue.rows("SELECT checksum FROM entries")
+        [(document,)] = catalogue.rows("SELECT checksum FROM documents")
+    assert setting == xxhash.xxh3_128_hexdigest(example.encode())
+    half = b"float 8 " + struct.pack("<d", 0.5)
+    assert entry == xxhash.xxh3_128_hexdigest(b"str 7 entriesstr 1 kstr 1 nint 1 1int 1 2" + half)
+    zero = b"float 8 " + bytes(8)
+    expected = b"str 9 documentsint 1 1str 0 str 0 str 0 str 0 " + zero + b"NoneType 4 None"
+    assert document == xxhash.xxh3_128_hexdigest(expected)
 
 
 def test_keys_are_as_described():
