@@ -191,11 +191,12 @@ class Library(Answering):
         require(k >= 1, f"k must be at least 1, got {k}")
         require(bool(question.strip()), "the question is empty: ask something")
         embedder = self._require_embedder()
-        if self._retriever.is_empty():
+        hits = [] if self._retriever.is_empty() else self._retriever.search(embedder.embed_question(question), k, where)
+        if not hits and (where is None or self._retriever.is_empty()):  # also if the last chunk went meanwhile
             raise LibraryError(
                 f"nothing is indexed in namespace {self.namespace!r} yet: add documents first (ragblend index)"
             )
-        return self._retriever.search(embedder.embed_question(question), k, where)
+        return hits
 
     def search_vector(
         self, vector: Sequence[float], k: int = 6, *, where: Callable[[Hit], bool] | None = None
