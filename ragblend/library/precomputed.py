@@ -77,9 +77,10 @@ class PrecomputedTexts:
 
     def read(self, ids: Ids) -> Iterator[tuple[int, Text]]:
         """Texts by their ids; those that are gone are left out."""
-        rows = self.catalogue.rows(
-            "SELECT id, text, token_ids, entry_key FROM precomputed WHERE namespace = ?"
-            " AND id IN (SELECT value FROM json_each(?))",
+        rows = self.catalogue.sound_rows(
+            ["precomputed"],
+            "id, text, token_ids, entry_key",
+            "FROM precomputed WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
