@@ -26,7 +26,7 @@ from ragblend.grammar import Grammars
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import model_identity
 from ragblend.models.load import LoadedModel, load_model
-from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, Prompt, PromptTemplate
+from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, PREAMBLE, Prompt, PromptTemplate
 from ragblend.results import Answer
 from ragblend.store.base import ChunkKV, KVStore
 from ragblend.store.key import ModelIdentity, entry_key
@@ -39,8 +39,12 @@ class Engine:
     device: ``auto``, ``cpu``, ``cuda``, ... dtype: ``auto``, ``float32``, ``bfloat16``, ``float16``.
     blend: the default policy and ratio. system, question: the wording of the prompt template.
 
-    identity: content digests of the model, part of every entry's key. anchor: KV of the template's
-    anchor, behind which every chunk is prefilled.
+    preamble: text that follows the prompt's beginning in the anchor, so that a chunk is prefilled as it
+        stands in prompts: behind other documents. At most an eighth of the context is taken. "" makes
+        the first chunk of a prompt exact, and the others less like full prefill.
+
+    identity: content digests of the model, part of every entry's key. anchor: KV of the ids behind
+    which every chunk is prefilled: the beginning of the template's prompts, then the preamble.
 
     Raises PathNotFoundError, ModelError, UnsupportedModelError (the gate), ConfigError.
     """
@@ -54,8 +58,9 @@ class Engine:
         blend: BlendSettings | None = None,
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
+        preamble: str = PREAMBLE,
     ) -> None:
-        self._start(load_model(model, device, dtype), blend, system, question)
+        self._start(load_model(model, device, dtype), blend, system, question, preamble)
 
     @classmethod
     def from_model(
@@ -67,14 +72,17 @@ class Engine:
         blend: BlendSettings | None = None,
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
+        preamble: str = PREAMBLE,
     ) -> Engine:
         """An engine on a transformers model that is already in memory. The engine takes the model over."""
         engine = cls.__new__(cls)
         name = name or str(model.config.model_type)
-        engine._start(LoadedModel(model, tokenizer, name, name), blend, system, question)
+        engine._start(LoadedModel(model, tokenizer, name, name), blend, system, question, preamble)
         return engine
 
-    def _start(self, loaded: LoadedModel, blend: BlendSettings | None, system: str, question: str) -> None:
+    def _start(
+        self, loaded: LoadedModel, blend: BlendSettings | None, system: str, question: str, preamble: str
+    ) -> None:
         if loaded.tokenizer is None:
             raise ModelError(f"{loaded.name}: the model has no tokenizer, so it cannot read text")
         self.name = loaded.name
@@ -86,7 +94,13 @@ class Engine:
         policy_named(self.blend.policy)
         self.identity: ModelIdentity = model_identity(loaded.model, loaded.tokenizer, self.adapter.rotary)
         require_trust(self.adapter, self.name, self.identity)
-        self.anchor: ChunkKV = prefill_anchor(self.adapter, self.template.anchor_ids)
+        preamble_ids = self.template.text_ids(preamble)[: self.context_length // 8]
+        self.anchor: ChunkKV = prefill_anchor(self.adapter, (*self.template.prefix_ids, *preamble_ids))
+
+    @property
+    def anchor_ids(self) -> tuple[int, ...]:
+        """Ids behind which every chunk is prefilled."""
+        return self.anchor.token_ids
 
     @property
     def context_length(self) -> int:
@@ -94,7 +108,7 @@ class Engine:
 
     def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str:
         """The store key of a chunk's KV under this model and template."""
-        return entry_key(namespace, self.identity, self.template.anchor_ids, token_ids)
+        return entry_key(namespace, self.identity, self.anchor_ids, token_ids)
 
     @property
     def supports_tools(self) -> bool:

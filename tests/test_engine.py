@@ -64,6 +64,25 @@ def test_greedy_answers_at_ratio_one_are_those_of_transformers(family):
         assert answer.token_ids == transformers_answer(engine, prompt, do_sample=False)
 
 
+def test_without_a_preamble_the_first_chunk_is_exact(tiny_engine):
+    engine = Engine.from_model(tiny.family("llama"), tiny.tokenizer(), preamble="")
+    assert engine.anchor_ids == engine.template.prefix_ids
+    store = MemoryStore(budget_bytes=1 << 30)
+    [kv] = engine.prefill(CHUNKS[:1])
+    store.put("0", kv)
+    prompt = engine.template.build([Segment("chunk", CHUNKS[0], "0")], "Why?")
+    reused = engine.generate(prompt, store=store, blend=BlendSettings(policy="none"), generation=GREEDY)
+    assert reused.usage.cached_tokens == len(engine.anchor_ids) + 40
+    assert reused.token_ids == engine.generate(prompt, blend=FULL, generation=GREEDY).token_ids
+
+
+def test_the_preamble_takes_at_most_an_eighth_of_the_context_and_is_part_of_every_key(tiny_engine):
+    other = Engine.from_model(tiny.family("llama"), tiny.tokenizer(), preamble="Another beginning. " * 1000)
+    prefix = len(other.template.prefix_ids)
+    assert len(other.anchor_ids) == prefix + other.context_length // 8
+    assert other.chunk_key("default", CHUNKS[0]) != tiny_engine.chunk_key("default", CHUNKS[0])
+
+
 def test_logits_processors_are_those_of_transformers(tiny_engine, prompt):
     settings = GenerationSettings(max_tokens=12, repetition_penalty=1.8)
     ours = tiny_engine.generate(prompt, blend=FULL, generation=settings).token_ids
@@ -103,7 +122,7 @@ def test_usage_adds_up(tiny_engine, prompt, store):
     usage = answer.usage
     assert usage.prompt_tokens == len(prompt)
     assert usage.prompt_tokens == usage.cached_tokens - usage.recomputed_tokens + usage.computed_tokens
-    assert usage.recomputed_tokens == 12
+    assert usage.recomputed_tokens == 16
     assert usage.completion_tokens == len(answer.token_ids) == 12
     assert answer.finish_reason == "length"
     assert 0 < answer.timings.ttft_s <= answer.timings.total_s

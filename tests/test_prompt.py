@@ -22,7 +22,7 @@ def test_the_prompt_is_the_chat_template_with_the_chunks_inside(template):
         "[Guide > Power]\nOne.\n\n[Guide > Power]\nTwo.\n\nQ: Which?<|end|>\n<|start|>assistant\n"
     )
     assert [segment.kind for segment in prompt.segments] == ["prefix", "chunk", "chunk", "suffix"]
-    assert prompt.segments[0].token_ids == template.anchor_ids
+    assert prompt.segments[0].token_ids == template.prefix_ids
 
 
 def test_a_chunk_has_the_same_ids_wherever_it_stands(template):

@@ -83,7 +83,7 @@ def test_the_policy_in_contributing_recomputes_its_share(tiny_engine: Engine) ->
     prompt = tiny_engine.template.build(chunks, "What?")
     policy = names["RandomTokens"]()
     blended = blend(tiny_engine.adapter, tiny_engine.anchor, prompt, policy=policy, ratio=0.5, store=store)
-    assert blended.recomputed == 30  # half of the two chunks that are not right behind the anchor
+    assert blended.recomputed == 45  # half of the three chunks
     assert f'"{PLUGIN_GROUP}"' in "".join(blocks(ROOT / "CONTRIBUTING.md", "toml"))
 
 

@@ -70,16 +70,15 @@ def make_plan(
 ) -> Plan:
     """Look every chunk up and lay the prompt out; entries in ``lost`` count as absent.
 
-    The anchor is placed where the prompt begins with its ids; the chunk right behind it is then exact.
+    As much of the anchor is placed as the prompt begins with; a chunk right behind all of it is exact.
     """
     total = len(prompt)
-    anchored = len(anchor.token_ids)
+    shared = _shared_prefix(prompt, anchor)
     placements: list[Placement] = []
     hits = misses = matched_tokens = 0
-    begins_with_anchor = 0 < anchored < total and prompt.token_ids[:anchored] == anchor.token_ids
-    if begins_with_anchor and reuse != "nothing":
-        placements.append(Placement(0, MemoryReader(anchor), exact=True, key=None))
-    exact_start = anchored if begins_with_anchor or anchored == 0 else -1
+    if shared and reuse != "nothing":
+        placements.append(Placement(0, MemoryReader(anchor.first(shared)), exact=True, key=None))
+    exact_start = shared if shared == len(anchor.token_ids) else -1
     for start, segment in zip(prompt.starts, prompt.segments, strict=True):
         exact = start == exact_start
         if segment.kind != "chunk":
@@ -132,6 +131,14 @@ def fit_context(
 
 def _is_stored(store: KVStore | None, segment: Segment) -> bool:
     return store is not None and segment.key is not None and store.contains(segment.key)
+
+
+def _shared_prefix(prompt: Prompt, anchor: ChunkKV) -> int:
+    """How many of the anchor's rows stand at the prompt's beginning, before its first chunk."""
+    starts = (start for start, segment in zip(prompt.starts, prompt.segments, strict=True) if segment.kind == "chunk")
+    limit = min(next(starts, len(prompt)), len(prompt) - 1, len(anchor.token_ids))
+    pairs = zip(prompt.token_ids[:limit], anchor.token_ids, strict=False)
+    return next((position for position, (own, other) in enumerate(pairs) if own != other), limit)
 
 
 def _lookup(store: KVStore | None, segment: Segment) -> KVReader | None:

@@ -13,6 +13,8 @@ from ragblend.store.base import ChunkKV, LayerKV
 
 # Tokens computed at once: enough to keep matrix products busy, little enough to bound memory.
 BATCH_TOKENS = 2048
+# Each chunk of a batch has its own copy of the anchor's rows; this bounds what a batch's canvas holds.
+CANVAS_TOKENS = 4 * BATCH_TOKENS
 
 
 def prefill_anchor(adapter: DecoderAdapter, anchor_ids: Sequence[int]) -> ChunkKV:
@@ -48,7 +50,7 @@ def prefill_chunks(
                 f"a chunk of {len(chunk):,} tokens behind an anchor of {start:,} does not fit "
                 f"the model's context of {adapter.context_length:,}: use chunks of 1 token up to that"
             )
-    for batch in _batches(chunks, batch_tokens):
+    for batch in _batches(chunks, batch_tokens, start):
         longest = max(map(len, batch))
         canvas = adapter.canvas(start + longest, batch=len(batch))
         place_anchor(adapter, anchor, canvas)
@@ -71,10 +73,11 @@ def place_anchor(adapter: DecoderAdapter, anchor: ChunkKV, canvas: Canvas) -> No
     canvas.set_length(count)
 
 
-def _batches(chunks: Sequence[tuple[int, ...]], batch_tokens: int) -> Iterator[list[tuple[int, ...]]]:
+def _batches(chunks: Sequence[tuple[int, ...]], batch_tokens: int, anchored: int) -> Iterator[list[tuple[int, ...]]]:
     batch: list[tuple[int, ...]] = []
     for chunk in chunks:
-        if batch and max(map(len, [*batch, chunk])) * (len(batch) + 1) > batch_tokens:
+        longest, count = max(map(len, [*batch, chunk])), len(batch) + 1
+        if batch and (longest * count > batch_tokens or (anchored + longest) * count > CANVAS_TOKENS):
             yield batch
             batch = []
         batch.append(chunk)

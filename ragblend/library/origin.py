@@ -92,4 +92,4 @@ class Origin:
 
 
 def _anchor_digest(engine: LibraryEngine) -> str:
-    return digest_fields(token_bytes(engine.template.anchor_ids))
+    return digest_fields(token_bytes(engine.anchor_ids))

@@ -89,7 +89,7 @@ class Precomputer:
             reason = "not valid Unicode (a lone surrogate)"
         else:
             token_ids = tuple(self.engine.template.text_ids(text))
-            room = self.engine.context_length - len(self.engine.template.anchor_ids)
+            room = self.engine.context_length - len(self.engine.anchor_ids)
             if LEAST_TOKENS <= len(token_ids) <= room:
                 return Text(text, token_ids, self.engine.chunk_key(self.store.namespace, token_ids))
             bound = f"fewer than {LEAST_TOKENS} are computed in place" if len(token_ids) < room else f"{room:,} fit"

@@ -1,12 +1,14 @@
 """Prompts: segments, the templates that build them, and known texts found inside plain prompt text."""
 
 from ragblend.prompt.conversation import Message, Passage
+from ragblend.prompt.preamble import PREAMBLE
 from ragblend.prompt.segments import Prompt, Segment, SegmentKind
 from ragblend.prompt.template import DEFAULT_QUESTION, DEFAULT_SYSTEM, PromptTemplate, chunk_text
 
 __all__ = [
     "DEFAULT_QUESTION",
     "DEFAULT_SYSTEM",
+    "PREAMBLE",
     "Message",
     "Passage",
     "Prompt",

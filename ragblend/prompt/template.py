@@ -1,8 +1,7 @@
 """The template that builds prompts from chunks and a question, and tokenises text for every prompt.
 
 Each segment is tokenised by itself and the prompt's ids are their concatenation, so a chunk has
-the same ids wherever it stands. What comes before the first chunk is the template's *anchor*:
-chunks are prefilled behind the same ids, which makes the first chunk's KV exact.
+the same ids wherever it stands.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class PromptTemplate:
     """Builds prompts through the tokenizer's chat template, or as plain text where it has none.
 
     Text from documents and questions is tokenised so that it cannot form control tokens.
-    chat: renders conversations.
+    chat: renders conversations. prefix_ids: what stands before the first chunk.
     """
 
     def __init__(self, tokenizer: Any, system: str = DEFAULT_SYSTEM, question: str = DEFAULT_QUESTION) -> None:
@@ -45,12 +44,12 @@ class PromptTemplate:
         user = Message("user", ("Documents:\n\n", _CHUNKS_GO_HERE))
         pieces = self.chat.render([Message("system", (system,)), user])
         chunks = pieces.index(_CHUNKS_GO_HERE)
-        self.anchor_ids = tuple(self.control_ids("".join(map(_text, pieces[:chunks]))))
+        self.prefix_ids = tuple(self.control_ids("".join(map(_text, pieces[:chunks]))))
         self._closing_ids = tuple(self.control_ids("".join(map(_text, pieces[chunks + 1 :]))))
 
     def digest(self) -> str:
         """Identity of the template: what it puts before and after, as ids, and the question's wording."""
-        return digest_fields(token_bytes(self.anchor_ids), token_bytes(self._closing_ids), self.question)
+        return digest_fields(token_bytes(self.prefix_ids), token_bytes(self._closing_ids), self.question)
 
     def control_ids(self, text: str) -> list[int]:
         """Ids of template text, in which control tokens such as ``<|im_start|>`` are parsed."""
@@ -80,7 +79,7 @@ class PromptTemplate:
         if not question.strip():
             raise ConfigError("the question is empty: ask something")
         suffix = (*self.text_ids(self.question.format(question=question.strip())), *self._closing_ids)
-        return Prompt((Segment("prefix", self.anchor_ids), *chunks, Segment("suffix", suffix)))
+        return Prompt((Segment("prefix", self.prefix_ids), *chunks, Segment("suffix", suffix)))
 
 
 def _text(piece: Piece) -> str:

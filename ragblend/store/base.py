@@ -30,6 +30,11 @@ class ChunkKV:
     token_ids: tuple[int, ...]
     layers: tuple[LayerKV, ...]
 
+    def first(self, tokens: int) -> ChunkKV:
+        """The KV of the first ``tokens`` rows, on the same memory."""
+        layers = (LayerKV(layer.keys[:, :tokens], layer.values[:, :tokens]) for layer in self.layers)
+        return ChunkKV(self.token_ids[:tokens], tuple(layers))
+
     @property
     def nbytes(self) -> int:
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)

@@ -18,7 +18,7 @@ def test_a_passage_is_a_chunk_as_the_library_makes_it(tiny_engine: Engine) -> No
         tiny_engine.template.chunk_ids("Nest", "", "y" * 50),
         tiny_engine.template.chunk_ids("", "", "z" * 10),
     ]
-    assert question.prompt.segments[0].token_ids == tiny_engine.template.anchor_ids
+    assert question.prompt.segments[0].token_ids == tiny_engine.template.prefix_ids
 
 
 def test_a_long_passage_is_cut_into_parts_of_about_equal_length(tiny_engine: Engine) -> None:

@@ -32,9 +32,8 @@ def test_a_row_for_every_context_and_policy(tiny_engine: Engine) -> None:
     full, none, query = report.rows[:3]
     assert full.computed_tokens == full.prompt_tokens
     suffix = none.computed_tokens
-    assert full.prompt_tokens == len(tiny_engine.template.anchor_ids) + 96 + suffix
-    # the first of the three chunks stands behind its own anchor and is exact
-    assert query.computed_tokens == suffix + round(0.5 * (96 - 32))
+    assert full.prompt_tokens == len(tiny_engine.template.prefix_ids) + 96 + suffix
+    assert query.computed_tokens == suffix + round(0.5 * 96)
 
 
 def test_the_report_says_what_was_measured_and_compared_with(tiny_engine: Engine) -> None:

@@ -34,7 +34,7 @@ def chunk(number: int) -> Segment:
 
 
 def prompt_of(engine, *segments: Segment) -> Prompt:
-    return Prompt((Segment("prefix", engine.template.anchor_ids), *segments, Segment("suffix", SUFFIX)))
+    return Prompt((Segment("prefix", engine.anchor_ids), *segments, Segment("suffix", SUFFIX)))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_policy_recomputes_its_ratio_of_the_inexact_tokens(tiny_engine, prompt
 def test_full_reuses_nothing_and_prefix_only_what_is_exact(tiny_engine, prompt, store):
     assert run(tiny_engine, prompt, "full", 0.0, store).computed == len(prompt)
     exact = run(tiny_engine, prompt, "prefix", 0.0, store)
-    assert exact.cached == len(tiny_engine.template.anchor_ids) + CHUNK
+    assert exact.cached == len(tiny_engine.anchor_ids) + CHUNK
     torch.testing.assert_close(exact.logits, full_logits(tiny_engine, prompt), atol=1e-4, rtol=0)
 
 
@@ -122,7 +122,7 @@ def test_missing_chunks_and_glue_are_computed_in_place(tiny_engine, store):
 
 def test_everything_missing_is_a_full_prefill(tiny_engine, prompt):
     blended = run(tiny_engine, prompt, "query", 0.1, MemoryStore(budget_bytes=1))
-    assert blended.computed == len(prompt) - len(tiny_engine.template.anchor_ids)
+    assert blended.computed == len(prompt) - len(tiny_engine.anchor_ids)
     torch.testing.assert_close(blended.logits, full_logits(tiny_engine, prompt), atol=1e-4, rtol=0)
 
 
@@ -136,7 +136,7 @@ def test_a_prefix_that_is_not_the_anchor_makes_no_chunk_exact(tiny_engine, store
 
 def test_a_suffix_longer_than_the_chunks(tiny_engine, store):
     long_suffix = Segment("suffix", tiny.random_ids(100, seed=5))
-    prompt = Prompt((Segment("prefix", tiny_engine.template.anchor_ids), chunk(0), chunk(1), long_suffix))
+    prompt = Prompt((Segment("prefix", tiny_engine.anchor_ids), chunk(0), chunk(1), long_suffix))
     blended = run(tiny_engine, prompt, "query", 1.0, store)
     torch.testing.assert_close(blended.logits, full_logits(tiny_engine, prompt), atol=1e-4, rtol=0)
 
@@ -251,3 +251,27 @@ def test_a_damaged_layer_becomes_a_miss_in_the_middle_of_a_request(tiny_engine, 
     assert not flaky.contains("1")
     without = dataclasses.replace(prompt, segments=tuple(s for s in prompt.segments if s.key != "1"))
     assert run(tiny_engine, without, "none", 0.0, flaky).computed == len(SUFFIX)
+
+
+def test_a_prompt_that_begins_like_the_anchor_reuses_as_much_of_it(tiny_engine, store):
+    shared = tiny_engine.template.prefix_ids
+    assert len(shared) < len(tiny_engine.anchor_ids)
+    prompt = Prompt((Segment("prefix", shared), chunk(0), chunk(1), Segment("suffix", SUFFIX)))
+    exact = run(tiny_engine, prompt, "prefix", 0.0, store)
+    assert exact.cached == len(shared)  # the chunk was prefilled further behind
+    torch.testing.assert_close(exact.logits, full_logits(tiny_engine, prompt), atol=1e-4, rtol=0)
+
+
+def test_a_chunk_that_goes_on_like_the_anchor_is_placed_whole(tiny_engine):
+    shared = tiny_engine.template.prefix_ids
+    like_the_preamble = tiny_engine.anchor_ids[len(shared) : len(shared) + 20]
+    store = MemoryStore(budget_bytes=1 << 30)
+    [kv] = tiny_engine.prefill([like_the_preamble])
+    store.put("same", kv)
+    segment = Segment("chunk", like_the_preamble, key="same")
+    prompt = Prompt((Segment("prefix", shared), segment, Segment("suffix", SUFFIX)))
+    plan = make_plan(prompt, tiny_engine.anchor, store, "all", tiny_engine.adapter.device)
+    assert [(placement.start, placement.stop) for placement in plan.placements] == [
+        (0, len(shared)),
+        (len(shared), len(shared) + 20),
+    ]

@@ -88,7 +88,7 @@ def test_an_answer_reads_them_with_a_blank_line_between(library):
     answer = library.ask("How long does the warranty last?", k=2, generation=GenerationSettings(max_tokens=2))
     assert [source.document for source in answer.sources] == ["w", "b"]
     chunk_tokens = sum(len(library.engine.template.bare_ids(text.text)) for text in (WARRANTY, BATTERY))
-    assert answer.usage.cached_tokens == len(library.engine.template.anchor_ids) + chunk_tokens
+    assert answer.usage.cached_tokens == len(library.engine.template.prefix_ids) + chunk_tokens
 
 
 def test_vectors_may_come_with_the_texts(library):
