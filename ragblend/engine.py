@@ -91,7 +91,7 @@ class Engine:
         self.adapter = DecoderAdapter(loaded.model)
         self.template = PromptTemplate(loaded.tokenizer, system, question)
         self.blend = blend or BlendSettings()
-        policy_named(self.blend.policy)
+        self.require_policy(self.blend.policy)
         self.identity: ModelIdentity = model_identity(loaded.model, loaded.tokenizer, self.adapter.rotary)
         require_trust(self.adapter, self.name, self.identity)
         preamble_ids = self.template.text_ids(preamble)[: self.context_length // 8]
@@ -105,6 +105,10 @@ class Engine:
     @property
     def context_length(self) -> int:
         return self.adapter.context_length
+
+    def require_policy(self, name: str) -> None:
+        """Raise ConfigError if there is no selection policy of this name."""
+        policy_named(name)
 
     def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str:
         """The store key of a chunk's KV under this model and template."""

@@ -17,7 +17,7 @@ from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
 from ragblend.library.answering import Answering
 from ragblend.library.conversation import ConversationReader
-from ragblend.library.embedding import Embedder, SentenceEmbedder
+from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
 from ragblend.library.indexing import Indexer, replacing
 from ragblend.library.known import KnownTexts
@@ -52,6 +52,8 @@ class Library(Answering):
     """One namespace of a library folder. Open it with ``Library.open``; close it, or use it in ``with``.
 
     Asking, searching and indexing are safe from several threads and processes; one writes at a time.
+
+    temporary: whether the folder goes when the library is closed. reuse: as given to ``open``.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class Library(Answering):
         self._given_embedder = embedder
         self._delete_folder: Callable[[], Any] = lambda: None
         self._precomputed = PrecomputedTexts(catalogue, namespace)
+        self.reuse = reuse
+        self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
 
     @classmethod
@@ -113,6 +117,7 @@ class Library(Answering):
         try:
             library = cls(folder, catalogue, engine, namespace, chunk, embedder, files, reuse or ReuseSettings())
             if path is None:
+                library.temporary = True
                 library._delete_folder = delete_with(library, folder)
             if library._reuse is not None:
                 weakref.finalize(library, library._reuse.close)
@@ -198,8 +203,12 @@ class Library(Answering):
             )
         return hits
 
+    def embed(self, question: str) -> Vectors:
+        """The question's vector, [dimensions], of length 1. Raises LibraryMismatchError (another embedder)."""
+        return self._require_embedder().embed_question(question)
+
     def search_vector(
-        self, vector: Sequence[float], k: int = 6, *, where: Callable[[Hit], bool] | None = None
+        self, vector: Sequence[float] | Vectors, k: int = 6, *, where: Callable[[Hit], bool] | None = None
     ) -> list[Hit]:
         """As ``search``, for a question that is embedded already. A library without chunks has no hits."""
         require(k >= 1, f"k must be at least 1, got {k}")
@@ -259,28 +268,15 @@ class Library(Answering):
             learning=self._reuse.learner.report if self._reuse else LearningReport(),
         )
 
-    def verify(self, *, sample: int | None = None, audit: int = 0) -> VerifyReport:
-        """Read the chunk KV of the namespace, check catalogue and index. Changes nothing, and others may write.
+    def verify(self) -> VerifyReport:
+        """Read all chunk KV of the namespace and check the index. Changes nothing. Raises StoreError."""
+        return upkeep.verify(self._records, self.store, self._retriever)
 
-        sample: read only so many entries, chosen at random (None: all). audit: compute so many of the
-        sound ones again and compare, which finds KV that was wrong when it was written; needs an engine.
-        Raises StoreError for a damaged catalogue, ConfigError.
-        """
-        require(sample is None or sample >= 1, f"the sample must be at least 1 entry, got {sample}")
-        require(audit >= 0, f"the number of entries to audit must not be negative, got {audit}")
-        engine = self._require_engine() if audit else None
-        return upkeep.verify(self._records, self.store, self._retriever, sample=sample, audit=audit, engine=engine)
-
-    def repair(self, progress: IndexProgress | None = None, *, everything: bool = False) -> RepairReport:
-        """Compute missing and damaged chunk KV again and rebuild a bad index.
-
-        everything: compute all KV again, also what seems sound. Raises StoreError for a damaged catalogue.
-        """
+    def repair(self, progress: IndexProgress | None = None) -> RepairReport:
+        """Compute missing and damaged chunk KV again and rebuild a bad index."""
         engine = self._require_engine()
         with self._writing():
-            return upkeep.repair(
-                self._records, self.store, self._retriever, engine, progress or Silent(), everything=everything
-            )
+            return upkeep.repair(self._records, self.store, self._retriever, engine, progress or Silent())
 
     def gc(self) -> GarbageReport:
         """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ragblend.library.embedding import Vectors
-from ragblend.prompt import Segment
+from ragblend.prompt import Segment, chunk_text
 from ragblend.results import Source
 
 
@@ -98,26 +98,22 @@ class LibraryInfo:
 class VerifyReport:
     """The state of a namespace's chunk KV; entries are named by their keys.
 
-    entries: distinct entries that chunks and texts need. checked: those of them that were read, all or a sample.
+    entries: distinct entries that chunks and texts need.
     missing: needed, but not in the store. damaged: there, but the bytes are not what was written.
-    audited: sound entries that were computed again to compare. deviating: whose stored KV is not what came out.
     orphans: in the store, but needed by no chunk and no text (left by an interrupted run; ``gc`` deletes them).
     index_ok: whether the search index on disk is present and agrees with the catalogue.
     """
 
     entries: int
-    checked: int
     missing: tuple[str, ...]
     damaged: tuple[str, ...]
-    audited: int
-    deviating: tuple[str, ...]
     orphans: tuple[str, ...]
     index_ok: bool
 
     @property
     def ok(self) -> bool:
         """Whether nothing needs repair; orphans only waste space."""
-        return not (self.missing or self.damaged or self.deviating) and self.index_ok
+        return not self.missing and not self.damaged and self.index_ok
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +158,10 @@ class Hit:
     @property
     def text(self) -> str:
         return self.source.text
+
+    @property
+    def prompt_text(self) -> str:
+        """The chunk as it stands in prompts, its title line included, without outer whitespace."""
+        if self.metadata is not None:
+            return self.source.text.strip()
+        return chunk_text(self.source.title, self.source.heading, self.source.text).strip()

@@ -176,7 +176,7 @@ class _Prepared:
         return cls(document, token_ids, engine.chunk_key(namespace, token_ids), metadata, digest)
 
 
-def unit_vector(values: Sequence[float]) -> Vectors:
+def unit_vector(values: Sequence[float] | Vectors) -> Vectors:
     """``values`` at length 1. Raises ConfigError for a vector of zeros, or of anything but finite numbers."""
     vector = np.asarray(values, np.float32)
     length = float(np.linalg.norm(vector))

@@ -32,6 +32,8 @@ def test_texts_are_found_with_their_metadata(library):
 
 def test_texts_and_files_are_found_together(library, docs):
     library.add([docs])
+    (hit,) = library.search("battery", k=1)
+    assert hit.prompt_text == "[Battery]\nThe battery is charged in ninety minutes."
     library.texts.add([TextDocument("t", "The warranty of the mower lasts two years.")])
     hits = library.search("How long does the warranty last?", k=2)
     assert {hit.metadata is None for hit in hits} == {True, False}
@@ -101,6 +103,12 @@ def test_vectors_may_come_with_the_texts(library):
         library.search_vector([1.0, 0.0, 0.0])
     with pytest.raises(LibraryMismatchError):
         library.texts.add([TextDocument("z", "three", {}, [1.0, 2.0, 3.0])])
+
+
+def test_a_question_may_be_embedded_first(library):
+    library.texts.add([WARRANTY, BATTERY])
+    question = "How long does the warranty last?"
+    assert library.search_vector(library.embed(question), k=2) == library.search(question, k=2)
 
 
 def test_an_empty_library_has_no_neighbours_but_a_question_says_so(library):

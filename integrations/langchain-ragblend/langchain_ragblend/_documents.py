@@ -1,0 +1,42 @@
+"""Between LangChain's documents and a library's passages and hits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+
+from ragblend import Hit, Passage
+from ragblend.errors import ConfigError
+
+
+def document_of(hit: Hit) -> Document:
+    """A document that was given, as it was given; or a chunk of a file, with where it stands in its metadata.
+
+    A chunk's content has its title line, as the model reads it and its KV was computed, so that a chain which
+    only puts documents together reuses it.
+    """
+    if hit.metadata is not None:
+        return Document(id=hit.document, page_content=hit.text, metadata=dict(hit.metadata))
+    source = hit.source
+    places = {"source": source.document, "chunk": source.chunk, "title": source.title, "heading": source.heading}
+    return Document(page_content=hit.prompt_text, metadata=places)
+
+
+def passages_of(documents: Any) -> tuple[Passage, ...]:
+    """Documents as passages, each a chunk of its own. Raises ConfigError for what is no document or has no text."""
+    if not isinstance(documents, Sequence) or isinstance(documents, str | bytes):
+        raise ConfigError(f"documents must be a list of documents, not {type(documents).__name__}")
+    return tuple(_passage(document, f"documents[{index}]") for index, document in enumerate(documents))
+
+
+def _passage(document: Any, where: str) -> Passage:
+    if isinstance(document, str):
+        document = Document(page_content=document)
+    if not isinstance(document, Document):
+        raise ConfigError(f"{where} is a {type(document).__name__}: give Documents or strings")
+    if not document.page_content.strip():
+        raise ConfigError(f"{where} has no text: leave it out")
+    name = document.metadata.get("source") or document.id or ""
+    return Passage(text=document.page_content, document=str(name))

@@ -1,0 +1,53 @@
+"""A retriever over a ragblend library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from langchain_ragblend._documents import document_of
+from ragblend import Library
+from ragblend.errors import ConfigError
+
+
+class RagBlendRetriever(BaseRetriever):
+    """The chunks of a library nearest to a question, for example of files that ``ragblend index`` read.
+
+    .. code-block:: python
+
+        retriever = RagBlendRetriever(library="handbook.rag", k=4)
+
+    library: an open Library, or the folder of one, which must be there and is opened read-only. k: how many
+    documents, also for one call: ``retriever.invoke(question, k=3)``. score_threshold: least cosine, -1 to 1.
+
+    Raises ragblend.PathNotFoundError, ConfigError; when asked, LibraryError if nothing is indexed.
+    """
+
+    library: Library | str | Path = Field(exclude=True)
+    k: int = Field(default=4, ge=1)
+    score_threshold: float = -1.0
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    _opened: Library = PrivateAttr()
+
+    def model_post_init(self, _: Any, /) -> None:
+        given = self.library
+        self._opened = given if isinstance(given, Library) else Library.open(given, read_only=True)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
+    ) -> list[Document]:
+        if kwargs:
+            raise ConfigError(f"unknown arguments: {', '.join(kwargs)}")
+        hits = self._opened.search(query, self.k if k is None else k)
+        return [document_of(hit) for hit in hits if hit.score >= self.score_threshold]
+
+    def close(self) -> None:
+        """Close the library."""
+        self._opened.close()

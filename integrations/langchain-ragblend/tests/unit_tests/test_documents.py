@@ -1,0 +1,150 @@
+"""All the ways in which documents reach the model as chunks of their own."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.content import create_plaintext_block
+
+from langchain_ragblend import ChatRagBlend, PrecomputeKV
+from langchain_ragblend._messages import messages_of
+from ragblend import Message, Passage
+from ragblend.errors import ConfigError
+
+WARRANTY = "The warranty of the robot lasts two years from the day of purchase."
+BATTERY = "The battery is charged in ninety minutes, and holds for two hours."
+DOCUMENTS = [Document(WARRANTY, metadata={"source": "w.md"}), Document(BATTERY, id="b")]
+PASSAGES = (Passage(WARRANTY, document="w.md"), Passage(BATTERY, document="b"))
+SYSTEM = Message("system", ("Be exact.",))
+
+
+@pytest.fixture(scope="module")
+def llm(engine):
+    with ChatRagBlend(engine=engine, max_tokens=4) as made:
+        PrecomputeKV(made).transform_documents(DOCUMENTS)
+        yield made
+
+
+def converted(messages, documents=None):
+    return messages_of(messages, documents, "Be exact.")
+
+
+def call(name="search"):
+    return AIMessage("", tool_calls=[{"name": name, "args": {"query": "x"}, "id": "1", "type": "tool_call"}])
+
+
+def ways():
+    question = "How long?"
+    blocks = [create_plaintext_block(text) for text in (WARRANTY, BATTERY)]
+    yield "documents=", lambda llm: llm.invoke(question, documents=DOCUMENTS)
+    yield "bind", lambda llm: llm.bind(documents=DOCUMENTS).invoke(question)
+    yield "blocks", lambda llm: llm.invoke([HumanMessage([*blocks, {"type": "text", "text": question}])])
+    yield "kwargs", lambda llm: llm.invoke([HumanMessage(question, additional_kwargs={"documents": DOCUMENTS})])
+    yield "stuffed", lambda llm: llm.invoke(f"{WARRANTY}\n\n{BATTERY}\n\n{question}")
+    yield "numbered", lambda llm: llm.invoke(f"[1] {BATTERY}\n[2] {WARRANTY}\n{question}")
+    alone = ToolMessage(f"{WARRANTY}\n\n{BATTERY}", tool_call_id="1", artifact=DOCUMENTS)
+    yield "artifact", lambda llm: llm.invoke([HumanMessage(question), call(), alone])
+    listed = ToolMessage(f"1. {WARRANTY}\n2. {BATTERY}", tool_call_id="1", artifact=DOCUMENTS)
+    yield "listed", lambda llm: llm.invoke([HumanMessage(question), call(), listed])
+
+
+@pytest.mark.parametrize(("name", "ask"), [*ways()])
+def test_each_document_is_a_hit(llm, name, ask):
+    told = ask(llm).response_metadata
+    assert (told["hits"], told["misses"]) == (2, 0)
+    assert told["matched_tokens"] == llm.get_num_tokens(WARRANTY) + llm.get_num_tokens(BATTERY)
+
+
+def test_sources_are_named(llm):
+    told = llm.invoke("How long?", documents=DOCUMENTS).response_metadata
+    assert [source["document"] for source in told["sources"]] == ["w.md", "b"]
+
+
+def test_documents_stand_before_the_last_question():
+    history = [HumanMessage("Hello"), AIMessage("Hello."), HumanMessage("How long?")]
+    *_, hello, answer, asked = converted(history, DOCUMENTS)
+    assert (hello.content, answer.content) == (("Hello",), ("Hello.",))
+    assert asked.content == ("Documents:\n\n", *PASSAGES, "How long?")
+
+
+def test_the_engines_system_prompt_stands_where_there_is_none():
+    assert converted([HumanMessage("How long?")], DOCUMENTS)[0] == SYSTEM
+    assert converted([SystemMessage("Own."), HumanMessage("How long?")], DOCUMENTS)[0].content == ("Own.",)
+    assert converted([HumanMessage("How long?")])[0].role == "user"
+
+
+def test_blocks_keep_their_order_title_and_origin():
+    block = create_plaintext_block(WARRANTY, title="Warranty", context="manual, page 3")
+    (message,) = converted([HumanMessage(["Read: ", block, {"type": "text", "text": "How long?"}])])
+    assert message.content == ("Read: ", Passage(WARRANTY, "Warranty", "manual, page 3"), "How long?")
+
+
+def test_a_block_may_hold_its_text_in_base64():
+    data = base64.b64encode(WARRANTY.encode()).decode()
+    block = {"type": "text-plain", "base64": data, "mime_type": "text/plain"}
+    (message,) = converted([HumanMessage([block])])
+    assert message.content == (Passage(WARRANTY),)
+
+
+@pytest.mark.parametrize(
+    ("block", "cause"),
+    [
+        ({"url": "https://example.org"}, "nothing is fetched"),
+        ({"file_id": "x"}, "nothing is fetched"),
+        ({"text": " "}, "is empty"),
+        ({"base64": "!"}, "not text in base64"),
+        ({"base64": base64.b64encode(b"\xff\xfe").decode()}, "not text in base64"),
+    ],
+)
+def test_a_block_without_text_is_refused(block, cause):
+    with pytest.raises(ConfigError, match=cause):
+        converted([HumanMessage([{"type": "text-plain", "mime_type": "text/plain", **block}])])
+
+
+def test_a_retriever_tools_documents_are_passages():
+    content = f"{WARRANTY}\n\n{BATTERY}"
+    *_, tool = converted([ToolMessage(content, tool_call_id="1", name="search", artifact=DOCUMENTS)])
+    assert tool.content == PASSAGES
+    assert tool.extra == {"tool_call_id": "1", "name": "search"}
+
+
+def test_a_tools_text_that_says_more_stays_as_it_is():
+    content = f"Found:\n1. {WARRANTY}\n2. {BATTERY}\nEnd."
+    (tool,) = converted([ToolMessage(content, tool_call_id="1", artifact=DOCUMENTS)])
+    assert tool.content == (content,)
+
+
+@pytest.mark.parametrize("artifact", [None, "text", {"documents": 3}, [1, 2], [Document("is not in the text")]])
+def test_an_artifact_of_another_kind_changes_nothing(artifact):
+    (tool,) = converted([ToolMessage("It rains.", tool_call_id="1", artifact=artifact)])
+    assert tool.content == ("It rains.",)
+
+
+def test_calls_and_thoughts_of_earlier_answers():
+    blocks = [{"type": "reasoning", "reasoning": "Hm."}, "Let me see.", {"type": "tool_use", "id": "1", "name": "f"}]
+    given = AIMessage(blocks, tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1", "type": "tool_call"}])
+    (answer,) = converted([given])
+    assert answer.content == ("Let me see.",)
+    assert answer.extra == {
+        "tool_calls": [{"type": "function", "id": "1", "function": {"name": "f", "arguments": {"x": 1}}}]
+    }
+
+
+def test_precomputing_passes_documents_through_and_reports(engine):
+    with ChatRagBlend(engine=engine) as llm:
+        precompute = PrecomputeKV(llm.library, form=lambda document: f"Source: {document.id}\n{document.page_content}")
+        assert precompute.transform_documents(DOCUMENTS) is DOCUMENTS
+        assert (precompute.report.texts, precompute.report.computed) == (2, 2)
+        assert DOCUMENTS[0].metadata == {"source": "w.md"}
+        precompute.transform_documents(DOCUMENTS)
+        assert precompute.report.unchanged == 2
+        told = llm.invoke(f"Source: b\n{BATTERY}\n\nHow long?").response_metadata
+        assert told["hits"] == 1
+
+
+def test_kv_is_kept_by_a_library():
+    with pytest.raises(ConfigError, match="not by a str"):
+        PrecomputeKV("handbook.rag")
