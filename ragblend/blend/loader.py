@@ -26,7 +26,8 @@ class Loader:
     """Places a plan's chunks on a canvas, one layer at a time and each layer once.
 
     One rotation moves all chunks of a layer: keys are copied first, then turned in place from the
-    first placed position to the last. Rows in between are computed anyway before they are read.
+    first position of canonical keys to the last. Rows in between are computed anyway before they are
+    read: what is placed as it stands comes before all chunks.
     """
 
     def __init__(
@@ -38,8 +39,8 @@ class Loader:
         self._cancelled = cancelled
         self._placed: set[int] = set()
         self.seconds = 0.0
-        placements = plan.placements
-        self._span = (placements[0].start, placements[-1].stop) if placements else (0, 0)
+        moved = [placement for placement in plan.placements if placement.canonical]
+        self._span = (moved[0].start, moved[-1].stop) if moved else (0, 0)
         self._angles = adapter.rotary.angles(torch.arange(*self._span, device=adapter.device))
 
     def place(self, layer: int) -> None:
@@ -57,6 +58,7 @@ class Loader:
                 raise LostChunkError(placement.key or "", error) from error
             keys[:, placement.start : placement.stop] = kv.keys
             values[:, placement.start : placement.stop] = kv.values
-        self._adapter.rotary.rotate_(layer, keys[:, slice(*self._span)], self._angles)
+        if self._span[1]:
+            self._adapter.rotary.rotate_(layer, keys[:, slice(*self._span)], self._angles)
         self._placed.add(layer)
         self.seconds += time.perf_counter() - began

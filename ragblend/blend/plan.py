@@ -23,12 +23,14 @@ class Placement:
     """Stored KV that goes to positions start..start+tokens-1. key is None for the anchor.
 
     exact: the KV is what a full prefill would compute there, so it is never recomputed.
+    canonical: its keys are, and are turned to their positions; others stand where they were computed.
     """
 
     start: int
     reader: KVReader
     exact: bool
     key: str | None
+    canonical: bool = True
 
     @property
     def stop(self) -> int:
@@ -77,7 +79,7 @@ def make_plan(
     placements: list[Placement] = []
     hits = misses = matched_tokens = 0
     if shared and reuse != "nothing":
-        placements.append(Placement(0, MemoryReader(anchor.first(shared)), exact=True, key=None))
+        placements.append(Placement(0, MemoryReader(anchor.first(shared)), exact=True, key=None, canonical=False))
     exact_start = shared if shared == len(anchor.token_ids) else -1
     for start, segment in zip(prompt.starts, prompt.segments, strict=True):
         exact = start == exact_start

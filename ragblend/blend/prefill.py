@@ -18,11 +18,14 @@ CANVAS_TOKENS = 4 * BATCH_TOKENS
 
 
 def prefill_anchor(adapter: DecoderAdapter, anchor_ids: Sequence[int]) -> ChunkKV:
-    """Canonical KV of the anchor's own rows at positions 0..len-1 (no layers' rows for an empty anchor)."""
+    """KV of the anchor's own rows at positions 0..len-1 (no layers' rows for an empty anchor).
+
+    Its keys stay as they were computed: an anchor always stands at the same positions.
+    """
     canvas = adapter.canvas(len(anchor_ids))
     if anchor_ids:
         adapter.append(canvas, torch.tensor([anchor_ids], device=adapter.device))
-    return _take(adapter.canonical_rows(canvas, 0, len(anchor_ids)), 0, tuple(anchor_ids))
+    return canvas.take(0, tuple(anchor_ids))
 
 
 def prefill_chunks(
@@ -65,11 +68,9 @@ def prefill_chunks(
 def place_anchor(adapter: DecoderAdapter, anchor: ChunkKV, canvas: Canvas) -> None:
     """Put the anchor's rows at positions 0..len-1 of every batch entry of an empty canvas."""
     count = len(anchor.token_ids)
-    angles = adapter.rotary.angles(torch.arange(count, device=adapter.device))
     for layer, kv in enumerate(anchor.layers):
         canvas.keys(layer)[:, :, :count] = kv.keys.to(adapter.device)
         canvas.values(layer)[:, :, :count] = kv.values.to(adapter.device)
-        adapter.rotary.rotate_(layer, canvas.keys(layer)[:, :, :count], angles)
     canvas.set_length(count)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ragblend.models.rows import RowRun
+from ragblend.store.base import ChunkKV, LayerKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,18 @@ class Canvas(Cache):
     def values(self, layer: int) -> Tensor:
         """The whole value buffer of a layer, [batch, kv_heads, capacity, head_dim]."""
         return self.canvas_layers[layer].values
+
+    def take(self, start: int, token_ids: tuple[int, ...]) -> ChunkKV:
+        """A copy on the CPU of the rows from ``start`` on, one for each id, of the first batch entry.
+
+        Keys are as they stand: turned to their positions.
+        """
+        rows = slice(start, start + len(token_ids))
+        layers = (
+            LayerKV(*(part[0, :, rows].to("cpu", copy=True).contiguous() for part in (layer.keys, layer.values)))
+            for layer in self.canvas_layers
+        )
+        return ChunkKV(token_ids, tuple(layers))
 
     def set_length(self, length: int) -> None:
         """Declare that positions 0..length-1 hold KV in every layer."""
