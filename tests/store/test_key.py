@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ragblend.store.key import ModelIdentity, digest_fields, entry_key, token_bytes
+from ragblend.store.key import FORMAT_VERSION, ModelIdentity, digest_fields, entry_key, token_bytes
 
 IDENTITY = ModelIdentity(*(f"the {field.name}" for field in fields(ModelIdentity)))
 PARTS = {"namespace": "a", "identity": IDENTITY, "anchor_ids": (1, 2), "token_ids": (3, 4), "codec": "raw"}
@@ -28,6 +28,12 @@ def test_every_field_of_the_model_identity_counts(field):
 )
 def test_every_other_part_counts(change):
     assert entry_key(**{**PARTS, **change}) != entry_key(**PARTS)
+
+
+def test_the_format_version_counts(monkeypatch):
+    before = entry_key(**PARTS)
+    monkeypatch.setattr("ragblend.store.key.FORMAT_VERSION", FORMAT_VERSION + 1)
+    assert entry_key(**PARTS) != before
 
 
 def test_fields_do_not_run_into_each_other():
