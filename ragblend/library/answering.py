@@ -111,7 +111,8 @@ class Answering(ABC):
         A known text at the very end is computed, since the last token always is.
         """
         engine, began = self._require_engine(), time.perf_counter()
-        require(bool(prompt), "the prompt is empty: give it some text")
+        require(isinstance(prompt, str), f"a prompt must be a string, got {type(prompt).__name__}")
+        require(bool(prompt.strip()), "the prompt is empty: give it some text")
         opening = engine.template.opening_ids
         settings = _given(policy=policy, ratio=ratio, overflow=overflow)
         return self._answer(engine, began, [prompt], opening, generation, settings)

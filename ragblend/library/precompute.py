@@ -41,6 +41,7 @@ class Precomputer:
 
     def run(self, texts: Iterable[str], progress: IndexProgress) -> PrecomputeReport:
         """Precompute what is not there yet, batch by batch; each finished text is durable."""
+        require(not isinstance(texts, str), "give a list of texts, not one string")
         began = time.perf_counter()
         computed = unchanged = tokens = count = 0
         skipped: list[Skipped] = []
@@ -92,7 +93,8 @@ class Precomputer:
             room = self.engine.context_length - len(self.engine.anchor_ids)
             if LEAST_TOKENS <= len(token_ids) <= room:
                 return Text(text, token_ids, self.engine.chunk_key(self.store.namespace, token_ids))
-            bound = f"fewer than {LEAST_TOKENS} are computed in place" if len(token_ids) < room else f"{room:,} fit"
+            few = f"texts of fewer than {LEAST_TOKENS} are computed in place"
+            bound = few if len(token_ids) < LEAST_TOKENS else f"the context has room for {room:,}"
             reason = f"{len(token_ids):,} tokens: {bound}"
         return Skipped(_name(text), reason)
 

@@ -28,7 +28,8 @@ class Reuse:
         self._learn = "off" if read_only else settings.learn
         self.learner = Learner(_compute_with(precomputer), settings.learn_tokens)
         self._running: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        # A stream that is left and freed ends wherever Python happens to free it, inside the lock too.
+        self._lock = threading.RLock()
         self._closed = False
 
     def read(self, pieces: Iterable[Piece], opening_ids: tuple[int, ...] = ()) -> Conversation:

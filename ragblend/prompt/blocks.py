@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 # Blank lines, or a line of dashes and the like, with which prompt templates set documents apart.
-_SEPARATOR = re.compile(r"(?:^|\n)[ \t]*([-=*_~#])\1{2,}[ \t]*(?=\n|$)|\n(?:[ \t]*(?:\n|$))+")
+_SEPARATOR = re.compile(r"^[ \t]*([-=*_~#])\1{2,}[ \t]*$|\n(?:[ \t]*(?:\n|\Z))+", re.MULTILINE)
 # A heading or a line of metadata belongs to what follows it.
 _SHORT = 100
 

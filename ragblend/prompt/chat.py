@@ -80,7 +80,7 @@ class ChatTemplate:
         for number, message in enumerate(messages):
             before, inner, after = _without_outer_space(message.content)
             contents.append(inner)
-            content = f"{before}{mark}.{number}.{after}" if inner else ""
+            content = f"{before}{mark}.{number}.{after}" if inner else before + after
             turns.append({**self._disarmed(dict(message.extra)), "role": message.role, "content": content})
         rendered = self._apply(turns, self._disarmed(list(tools)) if tools else None)
         texts = re.split(rf"{mark}\.(\d+)\.", rendered)

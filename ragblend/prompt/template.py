@@ -6,6 +6,7 @@ the same ids wherever it stands.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -30,8 +31,8 @@ def chunk_text(title: str, heading: str, text: str) -> str:
 class PromptTemplate:
     """Builds prompts through the tokenizer's chat template, or as plain text where it has none.
 
-    Text from documents and questions is tokenised so that it cannot form control tokens.
-    chat: renders conversations. prefix_ids: what stands before the first chunk.
+    Text from documents and questions is tokenised so that it cannot form control tokens. Safe to use
+    from several threads. chat: renders conversations. prefix_ids: what stands before the first chunk.
     """
 
     def __init__(self, tokenizer: Any, system: str = DEFAULT_SYSTEM, question: str = DEFAULT_QUESTION) -> None:
@@ -41,6 +42,8 @@ class PromptTemplate:
         self.system = system
         self.question = question
         self.chat = ChatTemplate(tokenizer)
+        # A tokenizer is told whether to parse control tokens by a flag on itself, not with the call.
+        self._lock = threading.Lock()
         user = Message("user", ("Documents:\n\n", _CHUNKS_GO_HERE))
         pieces = self.chat.render([Message("system", (system,)), user])
         chunks = pieces.index(_CHUNKS_GO_HERE)
@@ -53,16 +56,16 @@ class PromptTemplate:
 
     def control_ids(self, text: str) -> list[int]:
         """Ids of template text, in which control tokens such as ``<|im_start|>`` are parsed."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._ids(text, add_special_tokens=False)
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of untrusted text: control tokens in it stay ordinary characters."""
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        return self._ids(text, add_special_tokens=False, split_special_tokens=True)
 
     @cached_property
     def opening_ids(self) -> tuple[int, ...]:
         """What the tokenizer puts before plain text by itself, for example a beginning-of-sequence token."""
-        plain, opened = self.control_ids("a"), list(self.tokenizer("a")["input_ids"])
+        plain, opened = self.control_ids("a"), self._ids("a")
         starts = (at for at in range(len(opened)) if opened[at : at + len(plain)] == plain)
         return tuple(opened[: next(starts, 0)])
 
@@ -80,6 +83,10 @@ class PromptTemplate:
             raise ConfigError("the question is empty: ask something")
         suffix = (*self.text_ids(self.question.format(question=question.strip())), *self._closing_ids)
         return Prompt((Segment("prefix", self.prefix_ids), *chunks, Segment("suffix", suffix)))
+
+    def _ids(self, text: str, **options: bool) -> list[int]:
+        with self._lock:
+            return list(self.tokenizer(text, **options)["input_ids"])
 
 
 def _text(piece: Piece) -> str:

@@ -1,11 +1,15 @@
-"""Prompts are segments whose ids never depend on their neighbours."""
+"""The template's prompts are segments whose ids never depend on their neighbours."""
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from ragblend.errors import ConfigError
-from ragblend.prompt import Prompt, PromptTemplate, Segment, chunk_text
+from ragblend.prompt import PromptTemplate, Segment, chunk_text
 from tests import tiny
 
 
@@ -41,6 +45,35 @@ def test_text_cannot_form_control_tokens(template):
     assert sum(token in control for token in prompt.token_ids) == outside
 
 
+def test_text_cannot_form_control_tokens_in_one_thread_while_another_parses_them(template):
+    stopping = threading.Event()
+
+    def parse():
+        while not stopping.is_set():
+            template.control_ids("<|end|>" * 3)
+
+    thread = threading.Thread(target=parse)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        control = set(template.tokenizer.all_special_ids)
+        assert not any(control & set(template.text_ids("<|end|>" * 3)) for _ in range(2000))
+    finally:
+        stopping.set()
+        thread.join()
+        sys.setswitchinterval(before)
+
+
+def test_what_a_tokenizer_puts_before_plain_text():
+    opening = tiny.tokenizer()
+    assert PromptTemplate(opening).opening_ids == ()
+    opening.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|start|> $A <|end|>", special_tokens=[("<|start|>", 256), ("<|end|>", 257)]
+    )
+    assert PromptTemplate(opening).opening_ids == (256,)
+
+
 def test_a_template_without_a_system_role_gets_the_system_text_in_the_question():
     refusing = (
         "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -72,10 +105,6 @@ def test_a_chunk_carries_its_title_line(title, heading, expected):
 def test_what_cannot_be_a_prompt_is_refused(template):
     with pytest.raises(ConfigError, match="empty"):
         template.build([], "  \n")
-    with pytest.raises(ConfigError, match="suffix"):
-        Prompt((Segment("prefix", (1, 2)),))
-    with pytest.raises(ConfigError, match="suffix"):
-        Prompt((Segment("suffix", ()),))
     with pytest.raises(ConfigError, match="question"):
         PromptTemplate(tiny.tokenizer(), question="no place for it")
 
