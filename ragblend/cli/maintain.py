@@ -43,21 +43,45 @@ def info(
 
 
 def verify(
-    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Read only so many entries, chosen at random.", show_default=False)
+    ] = None,
+    audit: Annotated[int, typer.Option(min=0, help="Compute so many entries again with the model, and compare.")] = 0,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
 ) -> int:
-    """Read all chunk KV and check it against its checksums; check the search index. Changes nothing."""
-    with _open_without_model(library, namespace, read_only=True) as opened:
-        report = opened.verify()
+    """Read chunk KV and check it against its checksums; check catalogue and search index. Changes nothing."""
+    with (
+        start.open_library(library, namespace, model, device, dtype, json=json, read_only=True)
+        if audit
+        else _open_without_model(library, namespace, read_only=True)
+    ) as opened:
+        report = opened.verify(sample=sample, audit=audit)
     if json:
         emit(report)
-    else:
-        counts = (report.entries, len(report.missing), len(report.damaged), len(report.orphans))
-        cells = [*(f"{count:,}" for count in counts), "good" if report.index_ok else "BAD"]
-        stdout().print(table(["entries", "missing", "damaged", "orphans", "search index"], [cells]))
-        if not report.ok:
-            stdout().print("run `ragblend repair` with the same options", style="yellow")
-        elif report.orphans:
-            stdout().print("run `ragblend gc` to free the orphans' space", style="yellow")
+        return 0 if report.ok else 1
+    columns = {
+        "entries": report.entries,
+        "checked": report.checked,
+        "missing": len(report.missing),
+        "damaged": len(report.damaged),
+        "audited": report.audited,
+        "deviating": len(report.deviating),
+        "orphans": len(report.orphans),
+    }
+    cells = [*(f"{count:,}" for count in columns.values()), "good" if report.index_ok else "BAD"]
+    stdout().print(table([*columns, "search index"], [cells]))
+    if report.deviating:
+        stdout().print("run `ragblend repair --all` with the same options", style="yellow")
+    elif not report.ok:
+        stdout().print("run `ragblend repair` with the same options", style="yellow")
+    elif report.orphans:
+        stdout().print("run `ragblend gc` to free the orphans' space", style="yellow")
     return 0 if report.ok else 1
 
 
@@ -67,12 +91,13 @@ def repair(
     model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    everything: Annotated[bool, typer.Option("--all", help="Compute all of it again.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Compute missing and damaged chunk KV again, and rebuild a bad search index."""
     with start.open_library(library, namespace, model, device, dtype, json=json) as opened:
-        report = opened.repair(Bar("repairing"))
+        report = opened.repair(Bar("repairing"), everything=everything)
     if json:
         emit(report)
     else:

@@ -268,15 +268,28 @@ class Library(Answering):
             learning=self._reuse.learner.report if self._reuse else LearningReport(),
         )
 
-    def verify(self) -> VerifyReport:
-        """Read all chunk KV of the namespace and check the index. Changes nothing. Raises StoreError."""
-        return upkeep.verify(self._records, self.store, self._retriever)
+    def verify(self, *, sample: int | None = None, audit: int = 0) -> VerifyReport:
+        """Read the chunk KV of the namespace, check catalogue and index. Changes nothing, and others may write.
 
-    def repair(self, progress: IndexProgress | None = None) -> RepairReport:
-        """Compute missing and damaged chunk KV again and rebuild a bad index."""
+        sample: read only so many entries, chosen at random (None: all). audit: compute so many of the
+        sound ones again and compare, which finds KV that was wrong when it was written; needs an engine.
+        Raises StoreError for a damaged catalogue, ConfigError.
+        """
+        require(sample is None or sample >= 1, f"the sample must be at least 1 entry, got {sample}")
+        require(audit >= 0, f"the number of entries to audit must not be negative, got {audit}")
+        engine = self._require_engine() if audit else None
+        return upkeep.verify(self._records, self.store, self._retriever, sample=sample, audit=audit, engine=engine)
+
+    def repair(self, progress: IndexProgress | None = None, *, everything: bool = False) -> RepairReport:
+        """Compute missing and damaged chunk KV again and rebuild a bad index.
+
+        everything: compute all KV again, also what seems sound. Raises StoreError for a damaged catalogue.
+        """
         engine = self._require_engine()
         with self._writing():
-            return upkeep.repair(self._records, self.store, self._retriever, engine, progress or Silent())
+            return upkeep.repair(
+                self._records, self.store, self._retriever, engine, progress or Silent(), everything=everything
+            )
 
     def gc(self) -> GarbageReport:
         """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""

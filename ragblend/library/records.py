@@ -190,6 +190,11 @@ class Records:
         )
         return [str(id) for (id,) in rows]
 
+    def entry_count(self) -> int:
+        """Number of distinct entries that chunks and texts need."""
+        statement = f"SELECT count(DISTINCT entry_key) FROM {_OWNERS} WHERE namespace = ?"
+        return int(self.catalogue.rows(statement, self.namespace)[0][0])
+
     def entries(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Key and token ids of every entry that chunks and texts need, each once, in order of the keys."""
         key = ""

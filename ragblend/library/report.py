@@ -98,22 +98,26 @@ class LibraryInfo:
 class VerifyReport:
     """The state of a namespace's chunk KV; entries are named by their keys.
 
-    entries: distinct entries that chunks and texts need.
+    entries: distinct entries that chunks and texts need. checked: those of them that were read, all or a sample.
     missing: needed, but not in the store. damaged: there, but the bytes are not what was written.
+    audited: sound entries that were computed again to compare. deviating: whose stored KV is not what came out.
     orphans: in the store, but needed by no chunk and no text (left by an interrupted run; ``gc`` deletes them).
     index_ok: whether the search index on disk is present and agrees with the catalogue.
     """
 
     entries: int
+    checked: int
     missing: tuple[str, ...]
     damaged: tuple[str, ...]
+    audited: int
+    deviating: tuple[str, ...]
     orphans: tuple[str, ...]
     index_ok: bool
 
     @property
     def ok(self) -> bool:
         """Whether nothing needs repair; orphans only waste space."""
-        return not self.missing and not self.damaged and self.index_ok
+        return not (self.missing or self.damaged or self.deviating) and self.index_ok
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from ragblend.library.audit import deviating_entries
 from ragblend.library.indexing import prefill_into
 from ragblend.library.progress import IndexProgress
 from ragblend.library.protocol import LibraryEngine
@@ -16,33 +20,74 @@ from ragblend.library.retrieval import Retriever
 from ragblend.store.disk import DiskStore
 
 _BATCH_ENTRIES = 32
+_READERS = 4
+
+# An entry's key and token ids.
+OwnedEntry = tuple[str, tuple[int, ...]]
 
 
-def verify(records: Records, store: DiskStore, retriever: Retriever) -> VerifyReport:
-    """Read every entry whole and compare store, index and catalogue. Changes nothing.
+def verify(
+    records: Records,
+    store: DiskStore,
+    retriever: Retriever,
+    *,
+    sample: int | None = None,
+    audit: int = 0,
+    engine: LibraryEngine | None = None,
+) -> VerifyReport:
+    """Read entries whole and compare store, index and catalogue. Changes nothing.
 
-    Raises StoreError for a damaged catalogue: everything else can be repaired from it, it cannot.
+    sample: read only so many, chosen at random. audit: compute so many of the sound ones again, by
+    ``engine``, and compare. The catalogue is checked wholly. Raises StoreError if it is damaged:
+    everything else can be repaired from it, it cannot.
     """
     records.catalogue.verify()
-    entries = 0
-    missing, damaged = [], []
-    for key, _ in records.entries():
-        entries += 1
-        cause = _problem(store, key)
-        if cause == "missing":
-            missing.append(key)
-        elif cause:
-            damaged.append(key)
+    missing: list[str] = []
+    damaged: list[str] = []
+    checked = 0
+
+    def sound_entries() -> Iterator[OwnedEntry]:
+        nonlocal checked
+        needed = records.entries()
+        for entry, problem in _checked(store, needed if sample is None else _at_random(needed, sample)):
+            if problem and records.unneeded([entry[0]]):  # removed by another process meanwhile
+                continue
+            checked += 1
+            if problem is None:
+                yield entry
+            else:
+                (missing if problem == "missing" else damaged).append(entry[0])
+
+    audited = _at_random(sound_entries(), audit)
+    deviating = tuple(deviating_entries(store, engine, dict(audited))) if engine and audited else ()
     strays = [path.name for path in (*store.orphans(), *store.quarantined())]
-    orphans = (*_unneeded_entries(records, store), *strays)
-    return VerifyReport(entries, tuple(missing), tuple(damaged), orphans, retriever.is_sound())
+    return VerifyReport(
+        entries=records.entry_count(),
+        checked=checked,
+        missing=tuple(missing),
+        damaged=tuple(damaged),
+        audited=len(audited),
+        deviating=deviating,
+        orphans=(*_unneeded_entries(records, store), *strays),
+        index_ok=retriever.is_sound(),
+    )
 
 
 def repair(
-    records: Records, store: DiskStore, retriever: Retriever, engine: LibraryEngine, progress: IndexProgress
+    records: Records,
+    store: DiskStore,
+    retriever: Retriever,
+    engine: LibraryEngine,
+    progress: IndexProgress,
+    *,
+    everything: bool = False,
 ) -> RepairReport:
-    """Compute missing and damaged entries again, and rebuild the index if it is not sound."""
-    broken = _broken(records, store)
+    """Compute missing and damaged entries again (or all), and rebuild the index if it is not sound.
+
+    Raises StoreError for a damaged catalogue.
+    """
+    records.catalogue.verify()
+    broken = (entry for entry, problem in _checked(store, records.entries()) if problem or everything)
     recomputed = tokens = 0
     progress.start(0)
     try:
@@ -74,12 +119,28 @@ def collect_garbage(records: Records, store: DiskStore, index_folder: Path) -> G
     return GarbageReport(len(unneeded), files, nbytes + sum(unneeded.values()))
 
 
-def _broken(records: Records, store: DiskStore) -> Iterator[tuple[str, tuple[int, ...]]]:
-    return ((key, token_ids) for key, token_ids in records.entries() if _problem(store, key))
+def _checked(store: DiskStore, entries: Iterable[OwnedEntry]) -> Iterator[tuple[OwnedEntry, str | None]]:
+    """Each entry with what is wrong with it. Several are read at once, to keep the disk busy."""
+    waiting = iter(entries)
+    with ThreadPoolExecutor(_READERS) as pool:
+        while page := list(islice(waiting, _BATCH_ENTRIES)):
+            yield from zip(page, pool.map(partial(_problem, store), page), strict=True)
 
 
-def _problem(store: DiskStore, key: str) -> str | None:
-    return store.check(key) if store.contains(key) else "missing"
+def _problem(store: DiskStore, entry: OwnedEntry) -> str | None:
+    key, token_ids = entry
+    return store.check(key, token_ids) if store.contains(key) else "missing"
+
+
+def _at_random(entries: Iterable[OwnedEntry], count: int) -> list[OwnedEntry]:
+    """``count`` of ``entries`` (or all, if fewer), each as likely as any other. Reads ``entries`` to their end."""
+    kept: list[OwnedEntry] = []
+    for number, entry in enumerate(entries):
+        if number < count:
+            kept.append(entry)
+        elif (place := random.randrange(number + 1)) < count:
+            kept[place] = entry
+    return kept
 
 
 def _unneeded_entries(records: Records, store: DiskStore) -> dict[str, int]:

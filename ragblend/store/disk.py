@@ -156,10 +156,15 @@ class DiskStore(KVStore):
                 for path in (self._path(key), *self.quarantine.glob(f"{key}.*")):
                     self.files.remove(path)
 
-    def check(self, key: str) -> MissCause | None:
-        """Read a recorded entry whole: None if it is sound, or why it would be a miss. Changes nothing."""
+    def check(self, key: str, token_ids: tuple[int, ...] | None = None) -> MissCause | None:
+        """Read a recorded entry whole: None if it is sound, or why it would be a miss. Changes nothing.
+
+        token_ids: what the entry should be of, if that is known.
+        """
         try:
             with contextlib.closing(ChunkReader(self._path(key), key, self.files)) as reader:
+                if token_ids not in (None, reader.token_ids):
+                    return "stale"
                 for index in range(reader.layer_count):
                     reader.layer(index)
         except (EntryError, OSError) as error:

@@ -37,6 +37,14 @@ def test_damage_is_found_and_repaired(run: Run, library: Path) -> None:
     assert run("verify", "--library", library, "--json").json["damaged"] == []
 
 
+def test_sample_and_audit(run: Run, library: Path) -> None:
+    found = run("verify", "--library", library, "--sample", 2, "--audit", 1, "--json").json
+    assert (found["entries"], found["checked"], found["audited"], found["deviating"]) == (3, 2, 1, [])
+    assert "audited" in run("verify", "--library", library).out
+    assert run("verify", "--library", library, "--sample", 0).status == 2
+    assert run("repair", "--library", library, "--all", "--json").json["recomputed"] == 3
+
+
 def test_removed_document_is_gone(run: Run, indexed: Path, library: Path, no_model: None) -> None:
     assert run("remove", indexed / "docs" / "battery.md", "--library", library, "--json").json == {"removed": 1}
     assert run("info", "--library", library, "--json").json["documents"] == 2

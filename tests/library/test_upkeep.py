@@ -6,8 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
-from ragblend.errors import StoreError
+from ragblend.errors import ConfigError, LibraryError, StoreError
+from ragblend.library.audit import deviating_entries
+from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -36,6 +40,82 @@ def test_a_sound_library(library):
 def test_verify_changes_nothing(library):
     flip(blobs(library)[0], 1000)
     assert library.verify() == library.verify()
+
+
+class TestSampleAndAudit:
+    def test_a_sample_is_that_large(self, library):
+        flip(blobs(library)[0], 5000)
+        found = {library.verify(sample=1).damaged for _ in range(60)}
+        assert found == {(), (blobs(library)[0].stem,)}
+        report = library.verify(sample=2)
+        assert (report.entries, report.checked) == (3, 2)
+        assert library.verify(sample=10).checked == 3
+
+    def test_an_audit_of_sound_entries(self, library, watched, open_library):
+        report = open_library(engine=watched).verify(audit=2)
+        assert (report.audited, report.deviating, report.ok) == (2, (), True)
+        assert len(watched.prefilled) == 2
+
+    def test_an_audit_finds_what_was_computed_wrongly(self, library, engine):
+        """The bytes are sound, but they are not the KV of this text."""
+        key, *_ = [path.stem for path in blobs(library)]
+        token_ids = dict(library._records.entries())[key]
+        (wrong,) = engine.prefill([tuple(reversed(token_ids))])
+        library.store.delete(key)
+        library.store.put(key, ChunkKV(token_ids, wrong.layers))
+        assert library.verify().ok
+        report = library.verify(audit=3)
+        assert (report.audited, report.deviating, report.damaged, report.ok) == (3, (key,), (), False)
+        assert library.repair().recomputed == 0
+        assert library.repair(everything=True).recomputed == 3
+        assert library.verify(audit=3).ok
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_how_far_is_too_far(self, engine, dtype):
+        """Rounding is allowed, one wrong layer is not."""
+        (kv,) = engine.prefill([tuple(range(40))])
+
+        def cast(scale: float) -> ChunkKV:
+            layers = [LayerKV(layer.keys.to(dtype), (layer.values * scale).to(dtype)) for layer in kv.layers]
+            return ChunkKV(kv.token_ids, tuple(layers))
+
+        class Fixed:
+            def prefill(self, chunks):
+                return iter([cast(1.0)])
+
+        for scale, deviates in ((1.0, []), (1.0001, []), (1.2, ["k"])):
+            store = MemoryStore(1 << 30)
+            store.put("k", cast(scale))
+            assert list(deviating_entries(store, Fixed(), {"k": kv.token_ids})) == deviates
+
+    def test_it_needs_a_model(self, open_library, library):
+        with pytest.raises(LibraryError, match="without a model"):
+            open_library(engine=None).verify(audit=1)
+
+    @pytest.mark.parametrize("options", [{"sample": 0}, {"audit": -1}])
+    def test_bad_numbers(self, library, options):
+        with pytest.raises(ConfigError):
+            library.verify(**options)
+
+    def test_an_entry_of_other_token_ids_is_damaged(self, library, engine):
+        key = blobs(library)[0].stem
+        (other,) = engine.prefill([(1, 2, 3)])
+        library.store.delete(key)
+        library.store.put(key, other)
+        assert library.verify().damaged == (key,)
+
+    def test_while_another_process_removes_documents(self, library, docs):
+        """What is not needed any more is not missing."""
+        check = library.store.check
+
+        def remove_first(key: str, token_ids: tuple[int, ...]) -> object:
+            if library.info().documents:
+                library.remove([docs])
+            return check(key, token_ids)
+
+        library.store.check = remove_first
+        report = library.verify(sample=1)
+        assert (report.checked, report.missing, report.damaged) == (0, (), ())
 
 
 class TestFaults:

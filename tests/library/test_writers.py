@@ -38,8 +38,15 @@ class TestOneWriter:
         monkeypatch.setattr(lock, "BUSY_TIMEOUT_S", 0.1)
         with writing(library.folder / layout.WRITER_LOCK):
             for write in (lambda: library.add([docs]), lambda: library.remove([docs]), library.gc, library.repair):
-                with pytest.raises(LibraryBusyError, match="another process is writing; try again"):
+                with pytest.raises(
+                    LibraryBusyError, match=rf"process {os.getpid()} on \S+ \(since [\d:]+\) is writing"
+                ):
                     write()
+        with writing(library.folder / layout.WRITER_LOCK):
+            (library.folder / "writer.holder").write_bytes(b"\xff{")
+            with pytest.raises(LibraryBusyError, match="another process is writing; try again when it has finished"):
+                library.gc()
+        assert not (library.folder / "writer.holder").exists()
         assert library.add([docs]).indexed == 3
 
     def test_a_second_one_waits_for_a_short_time(self, open_library, docs):
