@@ -100,3 +100,39 @@ class ChunkSettings:
 
     def __post_init__(self) -> None:
         require(16 <= self.tokens <= 8192, f"chunk tokens must be between 16 and 8192, got {self.tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """What a namespace may take of the disk. Recorded in the library, so that every process keeps to it.
+
+    budget: bytes of the namespace's chunk KV files, None for no limit. What is over it is evicted: the documents
+        stay, and evicted chunks are computed in place when a question needs them.
+    total_budget: bytes of the chunk KV files of all namespaces. A namespace makes room among its own entries only.
+    high_watermark, low_watermark: shares of a budget. Eviction begins above the one and ends below the other.
+    free_space_floor: bytes that have to stay free on the filesystem.
+    ttl_s: seconds after its last use at which an entry expires, None for never.
+    """
+
+    budget: int | None = None
+    total_budget: int | None = None
+    low_watermark: float = 0.9
+    high_watermark: float = 1.0
+    free_space_floor: int = 0
+    ttl_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, budget in (("disk budget", self.budget), ("total disk budget", self.total_budget)):
+            require(budget is None or budget > 0, f"the {name} must be positive, got {budget} bytes")
+        require(
+            0.0 < self.low_watermark <= self.high_watermark <= 1.0,
+            f"watermarks must be above 0 and at most 1, the low one not above the high one, "
+            f"got {self.low_watermark} and {self.high_watermark}",
+        )
+        require(self.free_space_floor >= 0, f"the free space floor must not be negative, got {self.free_space_floor}")
+        require(self.ttl_s is None or self.ttl_s > 0, f"the time to live must be positive, got {self.ttl_s} seconds")
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any limit, so that it matters when an entry was last used."""
+        return bool(self.budget or self.total_budget or self.free_space_floor or self.ttl_s)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-MissCause = Literal["missing", "corrupt", "stale", "alloc"]
-"""Why an entry was not served: not there, damaged, whole but not what was asked for, or no memory
-or file handle left to read it with."""
+MissCause = Literal["missing", "corrupt", "stale", "alloc", "expired", "remote"]
+"""Why an entry was not served: not there, damaged, whole but not what was asked for, no memory or file
+handle left to read it with, not used for its time to live, or a remote tier that failed."""
+
+EvictionReason = Literal["budget", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,21 @@ class LayerKV:
     keys: Tensor
     values: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkKV:
-    """Per-layer canonical keys and values of one chunk's own rows, in layer order."""
+    """Per-layer canonical keys and values of one chunk's own rows, in layer order.
+
+    seconds: what computing it took, 0 if that is not known; it tells what evicting it would cost.
+    """
 
     token_ids: tuple[int, ...]
     layers: tuple[LayerKV, ...]
+    seconds: float = 0.0
 
     def first(self, tokens: int) -> ChunkKV:
         """The KV of the first ``tokens`` rows, on the same memory."""
@@ -37,7 +50,7 @@ class ChunkKV:
 
     @property
     def nbytes(self) -> int:
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers)
 
 
 class KVReader(Protocol):
@@ -63,16 +76,51 @@ class KVReader(Protocol):
     def close(self) -> None: ...
 
 
+class StoreEvents:
+    """What stores tell of their work. This one ignores it; ``metrics.StoreMetrics`` counts it.
+
+    Nothing told here holds a word of a document: tiers, causes, bytes and seconds.
+    """
+
+    def hit(self, tier: str) -> None:
+        """An entry was opened."""
+
+    def miss(self, tier: str, cause: MissCause) -> None:
+        """An entry was not served, or given up while it was read."""
+
+    def loaded(self, tier: str, nbytes: int, seconds: float) -> None:
+        """An entry that was opened is closed: what was read of it, and how long reading took."""
+
+    def computed(self, seconds: float) -> None:
+        """An entry was put that took so long to compute."""
+
+    def evicted(self, tier: str, reason: EvictionReason, entries: int, nbytes: int) -> None:
+        """Entries were dropped to keep a limit."""
+
+    def holds(self, tier: str, nbytes: int) -> None:
+        """What a tier holds now."""
+
+    def remote(self, operation: str, outcome: str) -> None:
+        """An operation on a remote tier ended: ``ok``, ``retry`` or ``failed``."""
+
+
 class KVStore(ABC):
     """Chunk KV by key. A key (see ``key.entry_key``) already carries the namespace.
 
     Any doubt about an entry is a miss, never an error: ``open`` returns None for it. ``misses``
     counts them by cause. Stores are safe to share between threads.
+
+    An entry with an open reader is pinned: a store that evicts leaves it alone. ``ragblend.testing``
+    has the tests that every store passes.
     """
 
-    def __init__(self) -> None:
+    tier: ClassVar[str] = "store"
+
+    def __init__(self, events: StoreEvents | None = None) -> None:
+        self.events = events or StoreEvents()
         self.misses: Counter[MissCause] = Counter()
-        self._misses_lock = threading.Lock()
+        self._pins: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     @abstractmethod
     def contains(self, key: str) -> bool:
@@ -85,9 +133,23 @@ class KVStore(ABC):
         Raises StoreFullError, StoreError; ConfigError for NaN or Inf, which are never stored.
         """
 
-    @abstractmethod
     def open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
         """Open an entry for reading, or None on a miss (absent, damaged, or of other token ids)."""
+        self._pin(key)
+        reader = None
+        try:
+            reader = self._open(key, token_ids)
+        finally:
+            if reader is None:
+                self._unpin(key)
+        if reader is None:
+            return None
+        self.events.hit(self.tier)
+        return _PinnedReader(reader, self, key)
+
+    @abstractmethod
+    def _open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
+        """As ``open``, which pins the key and tells of hits. A miss is counted here, with its cause."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -107,9 +169,76 @@ class KVStore(ABC):
             self.delete(key)
 
     def count_miss(self, cause: MissCause) -> None:
-        with self._misses_lock:
+        with self._counting:
             self.misses[cause] += 1
+        self.events.miss(self.tier, cause)
+
+    @contextmanager
+    def pinned(self, keys: Iterable[str]) -> Iterator[None]:
+        """Keep entries from being evicted for the block."""
+        keys = list(keys)
+        for key in keys:
+            self._pin(key)
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._unpin(key)
+
+    def pins(self) -> set[str]:
+        """Keys that may not be evicted now."""
+        with self._counting:
+            return set(self._pins)
+
+    def _pin(self, key: str) -> None:
+        with self._counting:
+            self._pins[key] += 1
+
+    def _unpin(self, key: str) -> None:
+        with self._counting:
+            self._pins[key] -= 1
+            if not self._pins[key]:
+                del self._pins[key]
 
     @abstractmethod
     def close(self) -> None:
         """Release what the store holds. Using it afterwards raises StoreError."""
+
+
+class _PinnedReader:
+    """A store's reader: keeps its entry pinned, and tells on closing what was read."""
+
+    def __init__(self, reader: KVReader, store: KVStore, key: str) -> None:
+        self._reader = reader
+        self._store = store
+        self._key = key
+        self._nbytes = 0
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def tokens(self) -> int:
+        return self._reader.tokens
+
+    @property
+    def layer_count(self) -> int:
+        return self._reader.layer_count
+
+    def layer(self, index: int) -> LayerKV:
+        began = time.perf_counter()
+        layer = self._reader.layer(index)
+        seconds = time.perf_counter() - began
+        with self._lock:
+            self._seconds += seconds
+            self._nbytes += layer.nbytes
+        return layer
+
+    def close(self) -> None:
+        self._reader.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._store._unpin(self._key)
+        self._store.events.loaded(self._store.tier, self._nbytes, self._seconds)

@@ -12,30 +12,35 @@ import errno
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
-from ragblend.config import DEFAULT_NAMESPACE, require
+from ragblend.config import DEFAULT_NAMESPACE, DiskLimits, require
 from ragblend.errors import EntryError, LibraryBusyError, StoreError, StoreFullError
-from ragblend.store.base import ChunkKV, KVStore, MissCause
+from ragblend.store.base import ChunkKV, EvictionReason, KVStore, MissCause, StoreEvents
 from ragblend.store.catalogue import Catalogue
+from ragblend.store.encryption import Cipher
 from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
 from ragblend.store.reader import ChunkReader
+from ragblend.store.room import DiskRoom
+from ragblend.store.source import FileSource
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the catalogue says of an entry. ``nbytes`` is the size of its file."""
+    """What the catalogue says of an entry. nbytes: size of its file. seconds: what computing it took, 0 if unknown."""
 
     key: str
     tokens: int
     nbytes: int
+    seconds: float = 0.0
 
 
 class DiskStore(KVStore):
@@ -56,10 +61,21 @@ class DiskStore(KVStore):
     and to delete in a transaction, ``forget`` in it and ``erase`` after it.
     """
 
+    tier = "disk"
+
     def __init__(
-        self, root: Path, catalogue: Catalogue, namespace: str = DEFAULT_NAMESPACE, files: Files = SYSTEM_FILES
+        self,
+        root: Path,
+        catalogue: Catalogue,
+        namespace: str = DEFAULT_NAMESPACE,
+        files: Files = SYSTEM_FILES,
+        *,
+        limits: DiskLimits | None = None,
+        cipher: Cipher | None = None,
+        events: StoreEvents | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__()
+        super().__init__(events)
         self.files = files
         self.root = root
         self.namespace = namespace
@@ -67,7 +83,35 @@ class DiskStore(KVStore):
         self.folder = root / "kv" / digest
         self.quarantine = root / "quarantine" / digest
         self.catalogue = catalogue
+        self.cipher = cipher
+        self._locked = self._is_locked()
+        self.room = DiskRoom(self, limits or DiskLimits(), clock)
+        self._unrecorded: set[Path] = set()
         self._closed = False
+
+    def _is_locked(self) -> bool:
+        """Whether the namespace is encrypted and no key was given. A new namespace becomes the given key's.
+
+        Raises StoreError for another key than the namespace's, or a key for a namespace that is not encrypted.
+        """
+        setting = f"encryption:{self.namespace}"
+        recorded = self.catalogue.setting(setting)
+        if self.cipher is None:
+            return recorded is not None
+        if recorded is None and not self.catalogue.read_only:
+            with self.catalogue.transaction() as connection:
+                used = "SELECT 1 FROM entries WHERE namespace = ?1 UNION SELECT 1 FROM documents WHERE namespace = ?1"
+                if not connection.execute(f"{used} LIMIT 1", (self.namespace,)).fetchone():
+                    recorded = self.cipher.key_id
+                    connection.execute("INSERT INTO settings (name, value) VALUES (?, ?)", (setting, recorded))
+        if recorded is None:
+            raise StoreError(
+                f"{self.root}: namespace {self.namespace!r} is not encrypted: "
+                "open it without a key, or index its documents into a new namespace"
+            )
+        if recorded != self.cipher.key_id:
+            raise StoreError(f"{self.root}: namespace {self.namespace!r} was encrypted with another key: give that one")
+        return False
 
     def contains(self, key: str) -> bool:
         return self._entry(key) is not None
@@ -87,30 +131,49 @@ class DiskStore(KVStore):
         Raises StoreFullError, StoreError; ConfigError for NaN or Inf.
         """
         self._require_writable()
+        self._require_key()
         path = self._path(key)
         pieces = encode_chunk(key, kv)
+        if self.cipher is not None:
+            pieces = [*self.cipher.seal(key, pieces)]
         nbytes = sum(len(piece) for piece in pieces)
-        with self._translated_errors(nbytes):
+        with self.room.reserved(nbytes), self._translated_errors(nbytes):
+            replaced = _size(path)
             self.files.make_private_folder(path.parent)
             self.files.write_whole(path, pieces)
-        return Entry(key, len(kv.token_ids), nbytes)
+            self.room.quota.change(-replaced)
+            self._unrecorded.add(path)
+        return Entry(key, len(kv.token_ids), nbytes, kv.seconds)
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Commit the rows of written files, as part of the caller's transaction if there is one."""
         self._require_writable()
         now = time.time()
+        entries = list(entries)
         with self.catalogue.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO entries (key, namespace, tokens, bytes, created_at) VALUES (?, ?, ?, ?, ?)",
                 [(entry.key, self.namespace, entry.tokens, entry.nbytes, now) for entry in entries],
             )
+            connection.executemany(
+                "INSERT OR REPLACE INTO costs (key, namespace, seconds) VALUES (?, ?, ?)",
+                [(entry.key, self.namespace, entry.seconds) for entry in entries if entry.seconds],
+            )
+            connection.executemany("DELETE FROM evictions WHERE key = ?", [(entry.key,) for entry in entries])
+        self._unrecorded.difference_update(self._path(entry.key) for entry in entries)
 
-    def open(self, key: str, token_ids: tuple[int, ...]) -> ChunkReader | None:
+    def _open(self, key: str, token_ids: tuple[int, ...]) -> ChunkReader | None:
+        self._require_key()
         if self._entry(key) is None:
             self.count_miss("missing")
             return None
         try:
-            reader = ChunkReader(self._path(key), key, self.files)
+            source = FileSource(self._path(key), self.files)
+            if self.room.is_expired(source.modified_at):
+                source.close()
+                self.count_miss("expired")
+                return None
+            reader = self._reader(key, source)
         except (EntryError, OSError) as error:
             self.discard(key, _miss_cause(error))
             return None
@@ -118,7 +181,17 @@ class DiskStore(KVStore):
             reader.close()
             self.count_miss("stale")
             return None
+        if self.room.limits.any:
+            source.touch()
         return reader
+
+    def _reader(self, key: str, source: FileSource) -> ChunkReader:
+        """A reader of an open file, which is closed on an error."""
+        try:
+            return ChunkReader(source if self.cipher is None else self.cipher.open(key, source), key)
+        except BaseException:
+            source.close()
+            raise
 
     def discard(self, key: str, cause: MissCause = "corrupt") -> None:
         """Count a miss, move the entry's file to the quarantine folder and delete its row.
@@ -144,9 +217,7 @@ class DiskStore(KVStore):
         """Delete rows, as part of the caller's transaction if there is one. Their files become orphans."""
         self._require_writable()
         with self.catalogue.transaction() as connection:
-            connection.executemany(
-                "DELETE FROM entries WHERE key = ? AND namespace = ?", [(key, self.namespace) for key in keys]
-            )
+            self._delete_rows(connection, ("entries", "costs", "evictions"), keys)
 
     def erase(self, keys: Iterable[str]) -> None:
         """Remove the files of forgotten entries, with their copies in quarantine."""
@@ -154,15 +225,63 @@ class DiskStore(KVStore):
         for key in keys:
             with self._translated_errors(0):
                 for path in (self._path(key), *self.quarantine.glob(f"{key}.*")):
-                    self.files.remove(path)
+                    self.remove_file(path)
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file of the store's folders, which then has room for others. Raises OSError."""
+        size = _size(path)
+        self.files.remove(path)
+        self._unrecorded.discard(path)
+        self.room.quota.change(-size)
+
+    def evict(self, keys: Sequence[str], reason: EvictionReason) -> None:
+        """Drop entries to keep a limit. It is recorded which, so that they are not taken for lost ones.
+
+        Files go before their rows: if this is interrupted, the disk holds less than the rows say, and never more.
+        """
+        if not keys:
+            return
+        self._require_writable()
+        sizes = {entry.key: entry.nbytes for entry in self.entries()}
+        with self._translated_errors(0):
+            for key in keys:
+                self.remove_file(self._path(key))
+        with self.catalogue.transaction() as connection:
+            rows = [(key, self.namespace, time.time()) for key in keys]
+            self._delete_rows(connection, ("entries", "costs"), keys)
+            connection.executemany(
+                "INSERT OR REPLACE INTO evictions (key, namespace, evicted_at) VALUES (?, ?, ?)", rows
+            )
+        self.events.evicted(self.tier, reason, len(keys), sum(sizes.get(key, 0) for key in keys))
+
+    def evicted(self) -> set[str]:
+        """Keys of entries that were evicted and have not been put again."""
+        return {key for (key,) in self._rows("SELECT key FROM evictions WHERE namespace = ?", self.namespace)}
+
+    def used_at(self, key: str) -> float | None:
+        """When an entry was last opened or written, in seconds since the epoch; None without its file."""
+        try:
+            return self._path(key).lstat().st_mtime
+        except OSError:
+            return None
+
+    def blob(self, key: str) -> bytes | None:
+        """An entry's file as it lies on the disk, encrypted if the namespace is; None if it cannot be read."""
+        try:
+            source = FileSource(self._path(key), self.files)
+            with contextlib.closing(source):
+                return bytes(source.read(0, source.nbytes))
+        except (EntryError, OSError):
+            return None
 
     def check(self, key: str, token_ids: tuple[int, ...] | None = None) -> MissCause | None:
         """Read a recorded entry whole: None if it is sound, or why it would be a miss. Changes nothing.
 
         token_ids: what the entry should be of, if that is known.
         """
+        self._require_key()
         try:
-            with contextlib.closing(ChunkReader(self._path(key), key, self.files)) as reader:
+            with contextlib.closing(self._reader(key, FileSource(self._path(key), self.files))) as reader:
                 if token_ids not in (None, reader.token_ids):
                     return "stale"
                 for index in range(reader.layer_count):
@@ -173,8 +292,12 @@ class DiskStore(KVStore):
 
     def entries(self) -> list[Entry]:
         """All recorded entries of the namespace."""
-        rows = self._rows("SELECT key, tokens, bytes FROM entries WHERE namespace = ? ORDER BY key", self.namespace)
-        return [Entry(key, tokens, nbytes) for key, tokens, nbytes in rows]
+        rows = self._rows(
+            "SELECT entries.key, tokens, bytes, coalesce(seconds, 0.0) FROM entries"
+            " LEFT JOIN costs ON costs.key = entries.key WHERE entries.namespace = ? ORDER BY entries.key",
+            self.namespace,
+        )
+        return [Entry(*row) for row in rows]
 
     def orphans(self, minimum_age_s: float = 0.0) -> Iterator[Path]:
         """Files without a row: temporary ones, and those whose row was never committed or is deleted.
@@ -187,6 +310,11 @@ class DiskStore(KVStore):
             with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
                 if path not in recorded and path.lstat().st_mtime <= newest:
                     yield path
+
+    def dead_files(self) -> list[Path]:
+        """Quarantined files and orphans: what limits make room with first. Sound only for who alone writes."""
+        written = set(self._unrecorded)  # before the rows are read: it may be recorded meanwhile
+        return [*self.quarantined(), *(path for path in self.orphans() if path not in written)]
 
     def quarantined(self) -> list[Path]:
         """Files set aside as damaged; they are kept to be looked at and may be removed."""
@@ -204,10 +332,15 @@ class DiskStore(KVStore):
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def _entry(self, key: str) -> Entry | None:
-        statement = "SELECT tokens, bytes FROM entries WHERE key = ? AND namespace = ?"
-        for tokens, nbytes in self._rows(statement, key, self.namespace):
-            return Entry(key, tokens, nbytes)
+        statement = "SELECT key, tokens, bytes FROM entries WHERE key = ? AND namespace = ?"
+        for row in self._rows(statement, key, self.namespace):
+            return Entry(*row)
         return None
+
+    def _delete_rows(self, connection: Connection, tables: Iterable[str], keys: Iterable[str]) -> None:
+        rows = [(key, self.namespace) for key in keys]
+        for table in tables:
+            connection.executemany(f"DELETE FROM {table} WHERE key = ? AND namespace = ?", rows)
 
     def _rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         self._require_open()
@@ -216,6 +349,10 @@ class DiskStore(KVStore):
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self.root}: the store is closed")
+
+    def _require_key(self) -> None:
+        if self._locked:
+            raise StoreError(f"{self.root}: namespace {self.namespace!r} is encrypted: give its key")
 
     def _require_writable(self) -> None:
         self._require_open()
@@ -240,3 +377,11 @@ def _miss_cause(error: EntryError | OSError) -> MissCause:
     if isinstance(error, EntryError):
         return error.cause
     return "missing" if isinstance(error, FileNotFoundError) else "corrupt"
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ragblend.config import require
 from ragblend.errors import ConfigError, StoreError, StoreFullError
-from ragblend.store.base import ChunkKV, KVStore, LayerKV
+from ragblend.store.base import ChunkKV, EvictionReason, KVStore, LayerKV, MissCause, StoreEvents
+from ragblend.store.eviction import Candidate, victims
 from ragblend.store.format import is_finite
 
 
@@ -32,17 +35,41 @@ class MemoryReader:
         """Nothing is held beyond the entry itself."""
 
 
-class MemoryStore(KVStore):
-    """Keeps copies of entries on the CPU and drops the least recently opened ones over ``budget_bytes``.
+@dataclass(slots=True)
+class _Held:
+    kv: ChunkKV
+    used_at: float
 
-    Entries keep their tensors' types. An entry larger than the budget raises StoreFullError.
+
+class MemoryStore(KVStore):
+    """Keeps copies of entries on the CPU, and evicts those that are worth least over ``budget_bytes``.
+
+    low_watermark: share of the budget down to which eviction goes. ttl_s: seconds after its last use at which an
+    entry expires, None for never. clock: any seconds.
+
+    Entries keep their tensors' types. An entry for which pinned ones leave no room raises StoreFullError.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        super().__init__()
+    tier = "memory"
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        *,
+        low_watermark: float = 1.0,
+        ttl_s: float | None = None,
+        events: StoreEvents | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(events)
         require(budget_bytes > 0, f"the memory budget must be positive, got {budget_bytes} bytes")
+        require(0.0 < low_watermark <= 1.0, f"the low watermark must be above 0 and at most 1, got {low_watermark}")
+        require(ttl_s is None or ttl_s > 0, f"the time to live must be positive, got {ttl_s} seconds")
         self.budget_bytes = budget_bytes
-        self._entries: OrderedDict[str, ChunkKV] | None = OrderedDict()
+        self.low_watermark = low_watermark
+        self.ttl_s = ttl_s
+        self._clock = clock
+        self._entries: dict[str, _Held] | None = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
@@ -56,32 +83,35 @@ class MemoryStore(KVStore):
         with self._lock:
             existing = self._opened().get(key)
         if existing is not None:
-            return existing.nbytes
+            return existing.kv.nbytes
         copy = _private_copy(kv)
         with self._lock:
             entries = self._opened()
             if key not in entries:
-                entries[key] = copy
+                self._make_room(entries, copy.nbytes)
+                entries[key] = _Held(copy, self._clock())
                 self._nbytes += copy.nbytes
-            while self._nbytes > self.budget_bytes:
-                self._nbytes -= entries.popitem(last=False)[1].nbytes
+        self.events.holds(self.tier, self._nbytes)
         return copy.nbytes
 
-    def open(self, key: str, token_ids: tuple[int, ...]) -> MemoryReader | None:
+    def _open(self, key: str, token_ids: tuple[int, ...]) -> MemoryReader | None:
+        cause: MissCause = "missing"
         with self._lock:
-            entries = self._opened()
-            kv = entries.get(key)
-            if kv is not None and kv.token_ids == token_ids:
-                entries.move_to_end(key)
-                return MemoryReader(kv)
-        self.count_miss("missing" if kv is None else "stale")
+            held = self._opened().get(key)
+            now = self._clock()
+            if held is not None and self.ttl_s is not None and now - held.used_at > self.ttl_s:
+                cause = "expired"
+            elif held is not None and held.kv.token_ids != token_ids:
+                cause = "stale"
+            elif held is not None:
+                held.used_at = now
+                return MemoryReader(held.kv)
+        self.count_miss(cause)
         return None
 
     def delete(self, key: str) -> None:
         with self._lock:
-            kv = self._opened().pop(key, None)
-            if kv is not None:
-                self._nbytes -= kv.nbytes
+            self._drop(self._opened(), key)
 
     def nbytes(self) -> int:
         with self._lock:
@@ -92,7 +122,39 @@ class MemoryStore(KVStore):
         with self._lock:
             self._entries = None
 
-    def _opened(self) -> OrderedDict[str, ChunkKV]:
+    def _make_room(self, entries: dict[str, _Held], nbytes: int) -> None:
+        """Evict what has expired, and, over the budget, what is worth least. Raises StoreFullError."""
+        if self.ttl_s is None and self._nbytes + nbytes <= self.budget_bytes:
+            return
+        now, pinned = self._clock(), self.pins()
+        candidates = [
+            Candidate(key, held.kv.nbytes, held.kv.seconds, now - held.used_at)
+            for key, held in entries.items()
+            if key not in pinned
+        ]
+        if self.ttl_s is not None:
+            expired = [candidate for candidate in candidates if candidate.idle_s > self.ttl_s]
+            self._evict(entries, expired, "expired")
+            candidates = [candidate for candidate in candidates if candidate.idle_s <= self.ttl_s]
+        if self._nbytes + nbytes <= self.budget_bytes:
+            return
+        if self._nbytes - sum(candidate.nbytes for candidate in candidates) + nbytes > self.budget_bytes:
+            raise StoreFullError(f"entries in use leave no room for {nbytes:,} bytes in the memory budget")
+        wanted = self._nbytes + nbytes - int(self.low_watermark * self.budget_bytes)
+        self._evict(entries, victims(candidates, wanted), "budget")
+
+    def _evict(self, entries: dict[str, _Held], chosen: Sequence[Candidate], reason: EvictionReason) -> None:
+        for candidate in chosen:
+            self._drop(entries, candidate.key)
+        if chosen:
+            self.events.evicted(self.tier, reason, len(chosen), sum(candidate.nbytes for candidate in chosen))
+
+    def _drop(self, entries: dict[str, _Held], key: str) -> None:
+        held = entries.pop(key, None)
+        if held is not None:
+            self._nbytes -= held.kv.nbytes
+
+    def _opened(self) -> dict[str, _Held]:
         if self._entries is None:
             raise StoreError("the memory store is closed")
         return self._entries
@@ -106,4 +168,4 @@ def _private_copy(kv: ChunkKV) -> ChunkKV:
         if not (is_finite(keys) and is_finite(values)):
             raise ConfigError(f"layer {index}: the model computed NaN or Inf for a chunk; use another dtype (float32)")
         layers.append(LayerKV(keys, values))
-    return ChunkKV(kv.token_ids, tuple(layers))
+    return ChunkKV(kv.token_ids, tuple(layers), kv.seconds)

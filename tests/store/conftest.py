@@ -14,14 +14,21 @@ from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
 
-def random_kv(seed: int = 0, *, tokens: int = 12, layers: int = 3, dtype: torch.dtype = torch.bfloat16) -> ChunkKV:
+def random_kv(
+    seed: int = 0,
+    *,
+    tokens: int = 12,
+    layers: int = 3,
+    dtype: torch.dtype = torch.bfloat16,
+    seconds: float = 0.0,
+) -> ChunkKV:
     generator = torch.Generator().manual_seed(seed)
 
     def tensor() -> torch.Tensor:
         return torch.randn(2, tokens, 8, generator=generator).to(dtype)
 
     ids = torch.randint(0, 50_000, (tokens,), generator=generator)
-    return ChunkKV(tuple(ids.tolist()), tuple(LayerKV(tensor(), tensor()) for _ in range(layers)))
+    return ChunkKV(tuple(ids.tolist()), tuple(LayerKV(tensor(), tensor()) for _ in range(layers)), seconds)
 
 
 def numbered_key(number: int = 0) -> str:

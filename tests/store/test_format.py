@@ -19,6 +19,7 @@ from ragblend.errors import ConfigError, CorruptEntryError, StoreError
 from ragblend.store.base import ChunkKV, LayerKV
 from ragblend.store.format import MAX_HEADER_BYTES, StaleEntryError, decode_header, encode_chunk, layer_name
 from ragblend.store.reader import ChunkReader
+from ragblend.store.source import FileSource
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def read(tmp_path, key):
         with path.open("r+b") as file:  # in place: emptying a file first makes some filesystems sync it
             file.write(data)
             file.truncate()
-        reader = ChunkReader(path, key)
+        reader = ChunkReader(FileSource(path), key)
         try:
             return [reader.layer(index) for index in range(reader.layer_count)]
         finally:

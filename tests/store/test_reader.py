@@ -13,6 +13,7 @@ from ragblend.errors import CorruptEntryError, EntryAllocationError
 from ragblend.store.files import Files
 from ragblend.store.format import encode_chunk
 from ragblend.store.reader import ChunkReader
+from ragblend.store.source import FileSource
 from tests.store.faults import PiecemealFiles, WatchedFiles
 
 
@@ -30,7 +31,7 @@ def path(tmp_path, kv, make_key):
 
 @pytest.fixture
 def reader(path, make_key):
-    with contextlib.closing(ChunkReader(path, make_key())) as opened:
+    with contextlib.closing(ChunkReader(FileSource(path), make_key())) as opened:
         yield opened
 
 
@@ -65,7 +66,7 @@ def test_a_file_overwritten_while_it_is_read(path, reader):
 )
 def test_an_error_in_a_layer_says_whether_the_entry_is_to_blame(path, make_key, operation, error, raised, message):
     files = WatchedFiles()
-    with contextlib.closing(ChunkReader(path, make_key(), files)) as reader:
+    with contextlib.closing(ChunkReader(FileSource(path, files), make_key())) as reader:
 
         def fail(_: int, name: str) -> None:
             if name == operation:
@@ -82,20 +83,20 @@ def test_memory_that_torch_does_not_have():
 
 
 def test_short_reads_are_continued(path, kv, same_kv, make_key):
-    with contextlib.closing(ChunkReader(path, make_key(), PiecemealFiles())) as reader:
+    with contextlib.closing(ChunkReader(FileSource(path, PiecemealFiles()), make_key())) as reader:
         assert same_kv(reader, kv)
 
 
 def test_a_pipe_in_the_files_place_does_not_block(tmp_path, make_key):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CorruptEntryError, match="not a regular file"):
-        ChunkReader(tmp_path / "pipe", make_key())
+        FileSource(tmp_path / "pipe")
 
 
 def test_links_are_not_followed(tmp_path, path, make_key):
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError, match="symbolic link"):
-        ChunkReader(tmp_path / "link", make_key())
+        FileSource(tmp_path / "link")
 
 
 def next_descriptor() -> int:
@@ -107,5 +108,5 @@ def test_a_refused_file_is_closed(path, make_key):
     path.write_bytes(path.read_bytes()[:-1])
     before = next_descriptor()
     with pytest.raises(CorruptEntryError):
-        ChunkReader(path, make_key())
+        ChunkReader(FileSource(path), make_key())
     assert next_descriptor() == before

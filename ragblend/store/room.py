@@ -1,0 +1,106 @@
+"""Making room on the disk before an entry is written, so that a namespace is never over its limits."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ragblend.config import DiskLimits
+from ragblend.errors import StoreFullError
+from ragblend.store.eviction import Candidate, victims
+from ragblend.store.quota import DiskQuota
+
+if TYPE_CHECKING:
+    from ragblend.store.disk import DiskStore
+
+
+class DiskRoom:
+    """Keeps one disk store within ``limits``: what nobody can use goes first, then what is worth least.
+
+    Entries with open readers are left alone. clock: seconds since the epoch, as files' times are.
+    """
+
+    def __init__(self, store: DiskStore, limits: DiskLimits, clock: Callable[[], float] = time.time) -> None:
+        self.limits = limits
+        self.clock = clock
+        self.quota = DiskQuota(
+            limits,
+            root=store.root,
+            own=(store.folder, store.quarantine),
+            shared=(store.folder.parent, store.quarantine.parent),
+        )
+        self._store = store
+        self._expired_gone = False
+        self._writing = threading.Lock()
+
+    def look_again(self) -> None:
+        """Measure the disk anew and drop what has expired before the next entry is written."""
+        self.quota.forget_measure()
+        self._expired_gone = False
+
+    @contextmanager
+    def reserved(self, nbytes: int) -> Iterator[None]:
+        """Room for the file that the block writes. One file is written at a time, so none is in nobody's count.
+
+        Raises StoreFullError, with nothing evicted, when the limits leave no room whatever is evicted.
+        """
+        if not self.limits.any:
+            yield
+            return
+        with self._writing:
+            self._make_room(nbytes)
+            try:
+                yield
+            except BaseException:
+                self.quota.forget_measure()  # what a failed write left behind counts as well
+                raise
+            self.quota.change(nbytes)
+
+    def is_expired(self, used_at: float) -> bool:
+        return self.limits.ttl_s is not None and self.clock() - used_at > self.limits.ttl_s
+
+    def drop_expired(self) -> None:
+        """Evict the entries that nobody has used for their time to live."""
+        if self.limits.ttl_s is not None:
+            expired = [entry.key for entry in self._candidates() if entry.idle_s > self.limits.ttl_s]
+            self._store.evict(expired, "expired")
+        self._expired_gone = True
+
+    def _make_room(self, nbytes: int) -> None:
+        if not self._expired_gone:
+            self.drop_expired()
+        if self.quota.to_free(nbytes) > 0:
+            for path in self._store.dead_files():
+                self._store.remove_file(path)
+        wanted = self.quota.to_free(nbytes)
+        if wanted > 0:
+            candidates = self._candidates()
+            if sum(candidate.nbytes for candidate in candidates) < self.quota.excess(nbytes):
+                raise self._full(nbytes)
+            self._store.evict([victim.key for victim in victims(candidates, wanted)], "budget")
+        if self.quota.excess(nbytes) > 0:
+            raise self._full(nbytes)
+
+    def _candidates(self) -> list[Candidate]:
+        """Every entry without an open reader. One whose file is gone is used by nobody any more."""
+        now, pinned = self.clock(), self._store.pins()
+        found = []
+        for entry in self._store.entries():
+            if entry.key not in pinned:
+                used_at = self._store.used_at(entry.key)
+                idle_s = math.inf if used_at is None else max(0.0, now - used_at)
+                found.append(Candidate(entry.key, 0 if used_at is None else entry.nbytes, entry.seconds, idle_s))
+        return found
+
+    def _full(self, nbytes: int) -> StoreFullError:
+        limits = [f"{used:,} of {budget:,} bytes used" for used, budget in self.quota.budgets()]
+        if self.limits.free_space_floor:
+            limits.append(f"{self.limits.free_space_floor:,} bytes to be kept free")
+        return StoreFullError(
+            f"{self._store.root}: no room for {nbytes:,} bytes of chunk KV ({', '.join(limits)}): "
+            "raise the disk budget, or free some space"
+        )
