@@ -76,9 +76,9 @@ MIGRATIONS: tuple[str, ...] = (
     "".join(check_rows(table) for table in ("settings", "entries", "documents", "chunks", "precomputed")),
     # What entries took to compute, which were evicted to keep a limit, and what a remote tier has yet to be told.
     """
-    CREATE TABLE costs (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, seconds REAL NOT NULL);
-    CREATE TABLE evictions (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, evicted_at REAL NOT NULL);
-    CREATE TABLE outbox (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, operation TEXT NOT NULL);
+    CREATE TABLE costs (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, seconds REAL NOT NULL) WITHOUT ROWID;
+    CREATE TABLE evictions (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, evicted_at REAL NOT NULL) WITHOUT ROWID;
+    CREATE TABLE outbox (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, operation TEXT NOT NULL) WITHOUT ROWID;
     CREATE INDEX entries_namespace ON entries (namespace);
     """
     + "".join(check_rows(table) for table in ("costs", "evictions", "outbox")),
