@@ -76,12 +76,21 @@ def parse_tool_call(written: str) -> ToolCall | None:
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
-    """A grammar (``GenerationSettings.grammar``) whose only answers are JSON by ``schema``, without idle space."""
-    return f"start: %json {json.dumps(_compact(schema))}"
+    """A grammar (``GenerationSettings.grammar``) whose only answers are JSON by ``schema``, without idle space.
+
+    Where the schema does not say that an object may have more properties than it lists, it has no more.
+    """
+    return f"start: %json {json.dumps({**_closed(schema), 'x-guidance': {'whitespace_flexible': False}})}"
 
 
-def _compact(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {**schema, "x-guidance": {"whitespace_flexible": False}}
+def _closed(schema: Any) -> Any:
+    """``schema`` with every object held to its listed properties: a model might go on inventing others."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {name: _closed(value) for name, value in schema.items()}
+    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), Mapping) else closed
 
 
 def tool_call_grammar(tools: Sequence[Mapping[str, Any]]) -> str:
@@ -94,7 +103,9 @@ def tool_call_grammar(tools: Sequence[Mapping[str, Any]]) -> str:
         raise ConfigError("a tool call is required, but there are no tools: give at least one")
     names = [f"call_{number}" for number in range(len(tools))]
     lines = [f'start: "{OPENING}\\n" ({" | ".join(names)}) "\\n{CLOSING}"']
-    lines += [f"{name}: %json {json.dumps(_call_schema(tool))}" for name, tool in zip(names, tools, strict=True)]
+    lines += [
+        json_grammar(_call_schema(tool)).replace("start", name, 1) for name, tool in zip(names, tools, strict=True)
+    ]
     return "\n".join(lines)
 
 
@@ -103,15 +114,12 @@ def _call_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(function.get("parameters") or {"type": "object"})
     # References point from the root of the schema, so definitions move there.
     definitions = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
-    return _compact(
-        {
-            "type": "object",
-            "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-            **definitions,
-        }
-    )
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        **definitions,
+    }
 
 
 def _begun(text: str) -> int:

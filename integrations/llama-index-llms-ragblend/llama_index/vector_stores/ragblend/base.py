@@ -88,7 +88,8 @@ class RagBlendVectorStore(BasePydanticVectorStore):
         self._library.texts.remove(text.id for text in self._texts(node_ids, filters))
 
     def clear(self) -> None:
-        self._library.texts.remove(self._library.texts.ids())
+        """Delete all nodes. Documents and texts that others keep in the library stay."""
+        self.delete_nodes()
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """The nodes with these ids that pass the filters; without ids, all that pass."""
@@ -151,14 +152,17 @@ def _document(node: BaseNode) -> TextDocument:
 
 
 def _passes(query: VectorStoreQuery) -> Callable[[Hit], bool]:
-    """What a hit must fulfil: a node, and all that the query asks for besides nearness."""
+    """What a hit must fulfil: a node, and all that the query asks for besides nearness.
+
+    An index over a store that keeps text asks for node_ids [], and means any.
+    """
 
     def passes(hit: Hit) -> bool:
         metadata = hit.metadata or {}
         return (
             "_node_content" in metadata
-            and (query.node_ids is None or hit.source.document in query.node_ids)
-            and (query.doc_ids is None or metadata["ref_doc_id"] in query.doc_ids)
+            and (not query.node_ids or hit.source.document in query.node_ids)
+            and (not query.doc_ids or metadata["ref_doc_id"] in query.doc_ids)
             and matches(query.filters, metadata)
         )
 
