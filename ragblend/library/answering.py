@@ -101,6 +101,7 @@ class Answering(ABC):
         self,
         prompt: str,
         *,
+        control_tokens: bool = False,
         policy: str | None = None,
         ratio: float | None = None,
         generation: GenerationSettings | None = None,
@@ -108,14 +109,17 @@ class Answering(ABC):
     ) -> AnswerStream:
         """Continue plain text, without a chat template; otherwise as ``chat``.
 
+        control_tokens: parse control tokens such as ``<|im_start|>`` in ``prompt``, which then holds all that
+        the model needs. For callers that write the model's own form and vouch for what stands in it.
         A known text at the very end is computed, since the last token always is.
         """
         engine, began = self._require_engine(), time.perf_counter()
         require(isinstance(prompt, str), f"a prompt must be a string, got {type(prompt).__name__}")
         require(bool(prompt.strip()), "the prompt is empty: give it some text")
-        opening = engine.template.opening_ids
+        pieces = engine.template.chat.parse(prompt) if control_tokens else [prompt]
+        opening = () if control_tokens else engine.template.opening_ids
         settings = _given(policy=policy, ratio=ratio, overflow=overflow)
-        return self._answer(engine, began, [prompt], opening, generation, settings)
+        return self._answer(engine, began, pieces, opening, generation, settings)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing waits to be precomputed in the background; whether that is so."""

@@ -69,6 +69,15 @@ class ChatTemplate:
                 problem = problem or str(error)
         raise ConfigError(f"the model's chat template does not take this conversation: {problem}")
 
+    def parse(self, prompt: str) -> list[Piece]:
+        """A prompt that is already in the model's form: its control tokens apart from its text."""
+        pieces: list[Piece] = []
+        cursor = 0
+        for found in self._control.finditer(prompt):
+            pieces += [prompt[cursor : found.start()], TemplateText(found[0])]
+            cursor = found.end()
+        return [piece for piece in (*pieces, prompt[cursor:]) if piece != ""]
+
     @property
     def _has_template(self) -> bool:
         return getattr(self._tokenizer, "chat_template", None) is not None

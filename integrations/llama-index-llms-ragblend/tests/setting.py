@@ -58,7 +58,7 @@ class WordEmbedding(BaseEmbedding):
         return self._get_text_embedding(query)
 
 
-def make_engine(chat_template: str | None = tiny.CHAT_TEMPLATE, seed: int = 0) -> Engine:
+def make_engine(chat_template: str | None = tiny.CHAT_TEMPLATE, seed: int = 0, **options: str) -> Engine:
     """A random llama with one token a byte and a long context."""
     model = tiny.family("llama", seed, max_position_embeddings=32768, num_hidden_layers=2)
-    return Engine.from_model(model, tiny.tokenizer(chat_template), name=f"tiny-{seed}")
+    return Engine.from_model(model, tiny.tokenizer(chat_template), name=f"tiny-{seed}", **options)

@@ -10,7 +10,9 @@ from llama_index.core.base.llms.types import MessageRole
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
+from llama_index.llms.ragblend import RagBlend
 from llama_index.response_synthesizers.ragblend import RagBlendSynthesizer
+from setting import make_engine
 from watching import Watcher
 
 from ragblend.errors import ConfigError, ContextOverflowError
@@ -36,17 +38,18 @@ def test_every_node_is_a_hit_of_its_own_once_it_was_read(llm, scored):
     assert first.metadata[scored[0].node_id] == scored[0].metadata
 
 
-def test_the_first_nodes_kv_is_exact_behind_the_engines_own_beginning(llm, scored):
-    """Nothing of a single known node is recomputed."""
-    synthesizer = RagBlendSynthesizer(llm)
-    fresh = synthesizer.synthesize(QUESTION, scored[:1]).response
-    assert llm.library.wait(60)
-    llm.ratio = 0.5
-    with Watcher() as watcher:
-        assert synthesizer.synthesize(QUESTION, scored[:1]).response == fresh
-    usage = watcher.answers[0]["usage"]
-    assert usage["recomputed_tokens"] == 0
-    assert usage["cached_tokens"] == len(llm.engine.template.anchor_ids) + watcher.answers[0]["matched_tokens"]
+def test_the_prompt_begins_as_the_engines_own_does(scored):
+    """Its beginning is reused, and without a preamble the first node's KV is exact: nothing is recomputed."""
+    with RagBlend(engine=make_engine(preamble=""), max_tokens=12) as llm:
+        synthesizer = RagBlendSynthesizer(llm)
+        fresh = synthesizer.synthesize(QUESTION, scored[:1]).response
+        assert llm.library.wait(60)
+        llm.ratio = 0.5
+        with Watcher() as watcher:
+            assert synthesizer.synthesize(QUESTION, scored[:1]).response == fresh
+        usage = watcher.answers[0]["usage"]
+        assert usage["recomputed_tokens"] == 0
+        assert usage["cached_tokens"] == len(llm.engine.template.prefix_ids) + watcher.answers[0]["matched_tokens"]
 
 
 def test_nodes_with_blank_lines_and_each_others_text_stay_apart(llm, scored):

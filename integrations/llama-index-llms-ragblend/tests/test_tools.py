@@ -8,7 +8,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent, ToolCallResult
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.prompts import PromptTemplate
-from llama_index.core.tools import FunctionTool, QueryEngineTool
+from llama_index.core.tools import FunctionTool, QueryEngineTool, ToolMetadata
 from llama_index.llms.ragblend import RagBlend
 from pydantic import BaseModel
 from watching import Watcher
@@ -27,6 +27,12 @@ def clock() -> str:
 
 
 TOOLS = [FunctionTool.from_defaults(weather), FunctionTool.from_defaults(clock)]
+
+
+class Lookup(BaseModel):
+    """What the manual can be asked: a random model would go on asking for ever."""
+
+    input: Literal["How high does the Heron cut?"]
 
 
 class Person(BaseModel):
@@ -108,7 +114,7 @@ def test_a_query_engine_tools_documents_are_reused_by_the_agent(tool_llm, docume
     """The tool's nodes are read by its query engine; its answer goes to the agent as the tool's result."""
     index = VectorStoreIndex.from_documents(documents, embed_model=embed_model)
     engine = index.as_query_engine(llm=tool_llm, similarity_top_k=3)
-    tool = QueryEngineTool.from_defaults(engine, name="manual", description="The manual.")
+    tool = QueryEngineTool(engine, ToolMetadata("The manual.", name="manual", fn_schema=Lookup))
 
     async def run(question: str) -> None:
         agent = FunctionAgent(tools=[tool], llm=tool_llm, initial_tool_choice="manual")

@@ -202,18 +202,18 @@ class RagBlend(FunctionCallingLLM):
         own = self.messages_to_prompt
         if own is None or own is default_messages_to_prompt:
             return self._library.chat(to_messages(messages), tools=kwargs.get("tools"), **request)
-        return self._library.complete(own(messages), **request)
+        return self._library.complete(own(messages), control_tokens=True, **request)
 
     def _complete(self, prompt: str, formatted: bool, kwargs: Mapping[str, Any]) -> AnswerStream:
         """An answer to ``prompt``: through the user's own completion_to_prompt unless it is formatted;
-        otherwise, from a chat model, as to a user's message."""
+        otherwise, from a chat model, as to a user's message. Control tokens work in formatted prompts only."""
         own = self.completion_to_prompt
         if own is None or own is default_completion_to_prompt:
             if not formatted and self.metadata.is_chat_model:
                 return self._chat([ChatMessage(role=MessageRole.USER, content=prompt)], kwargs)
         elif not formatted:
-            prompt = own(prompt)
-        return self._library.complete(prompt, **self._request(kwargs))
+            prompt, formatted = own(prompt), True
+        return self._library.complete(prompt, control_tokens=formatted, **self._request(kwargs))
 
     def _request(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of ``Library.chat`` and ``complete``: this LLM's settings, with those of the call on top."""

@@ -29,7 +29,7 @@ class RagBlendSynthesizer(BaseSynthesizer):
     computed, and precomputed for the next question unless the library is told to learn nothing.
 
     text_qa_template: a prompt with ``{context_str}`` and ``{query_str}``; None for the engine's own
-    template, behind whose beginning KV is computed, so that the first node's KV is exact.
+    template, whose beginning is computed already.
 
     Nodes that do not fit the model's context are treated as the LLM's ``overflow`` says. Raises
     ConfigError for another LLM or a template without ``{context_str}``.
