@@ -32,10 +32,10 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.embeddings.ragblend import RagBlendEmbedding
 from llama_index.llms.huggingface import HuggingFaceLLM
-from llama_index.llms.ragblend import PrecomputeKV, RagBlend, ReuseLog
 
+from llama_index.embeddings.ragblend import RagBlendEmbedding
+from llama_index.llms.ragblend import PrecomputeKV, RagBlend, ReuseLog
 from ragblend import Engine
 from ragblend.models.load import load_model
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from llama_index.core.schema import Document, TextNode
-from llama_index.llms.ragblend import RagBlend
 from setting import TEXTS, TOOL_TEMPLATE, WordEmbedding, make_engine
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend import Engine
 
 torch.set_num_threads(1)  # tiny models gain nothing from more, and threads that wait spin

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
-import tiny
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 
+import tiny
 from ragblend import Engine
 
 # The form in which Qwen2.5's own template shows tools, calls and results.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.llms.ragblend import RagBlend
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend.models.canvas import Canvas
 
 LONG = [ChatMessage(role="user", content="Tell me everything. " * 20)]

@@ -12,11 +12,11 @@ from llama_index.core.ingestion import DocstoreStrategy, IngestionCache, Ingesti
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, MetadataMode, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.llms.ragblend import PrecomputeKV, RagBlend
-from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from setting import WordEmbedding
 from watching import Watcher
 
+from llama_index.llms.ragblend import PrecomputeKV, RagBlend
+from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from ragblend import Library
 from ragblend.errors import ConfigError
 

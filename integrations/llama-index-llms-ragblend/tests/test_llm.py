@@ -10,9 +10,9 @@ import pytest
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.prompts import PromptTemplate
-from llama_index.llms.ragblend import RagBlend
 from watching import Watcher
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend import Engine, Library
 from ragblend.errors import ConfigError, ContextOverflowError, PathNotFoundError, StoreError
 

@@ -15,8 +15,8 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.llms.ragblend.messages import to_messages
 
+from llama_index.llms.ragblend.messages import to_messages
 from ragblend import Message, Passage
 from ragblend.errors import ConfigError
 

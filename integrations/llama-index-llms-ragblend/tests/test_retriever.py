@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode
-from llama_index.llms.ragblend import RagBlend
-from llama_index.response_synthesizers.ragblend import RagBlendSynthesizer
-from llama_index.retrievers.ragblend import RagBlendRetriever
 from setting import TEXTS, WordEmbedding
 from watching import Watcher
 
+from llama_index.llms.ragblend import RagBlend
+from llama_index.response_synthesizers.ragblend import RagBlendSynthesizer
+from llama_index.retrievers.ragblend import RagBlendRetriever
 from ragblend import Library
 from ragblend.errors import ConfigError, LibraryError, PathNotFoundError
 

@@ -14,8 +14,9 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import Document, MetadataMode, NodeWithScore, TextNode
-from llama_index.llms.ragblend import PrecomputeKV, RagBlend
 from watching import Watcher
+
+from llama_index.llms.ragblend import PrecomputeKV, RagBlend
 
 PARAGRAPH = (
     "Paragraph {p} of section {s}: the part number is {s}{p}. It is kept in hall {hall}, on the shelf behind the door, "

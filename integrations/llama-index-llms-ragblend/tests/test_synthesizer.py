@@ -10,11 +10,11 @@ from llama_index.core.base.llms.types import MessageRole
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
-from llama_index.llms.ragblend import RagBlend
-from llama_index.response_synthesizers.ragblend import RagBlendSynthesizer
 from setting import make_engine
 from watching import Watcher
 
+from llama_index.llms.ragblend import RagBlend
+from llama_index.response_synthesizers.ragblend import RagBlendSynthesizer
 from ragblend.errors import ConfigError, ContextOverflowError
 
 QUESTION = "How long does the warranty last?"

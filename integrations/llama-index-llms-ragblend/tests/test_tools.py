@@ -9,10 +9,10 @@ from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActA
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool, QueryEngineTool, ToolMetadata
-from llama_index.llms.ragblend import RagBlend
 from pydantic import BaseModel
 from watching import Watcher
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend.errors import ConfigError
 
 

@@ -16,10 +16,10 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQuery,
     VectorStoreQueryMode,
 )
-from llama_index.llms.ragblend import RagBlend
-from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from watching import Watcher
 
+from llama_index.llms.ragblend import RagBlend
+from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from ragblend.errors import ConfigError, LibraryMismatchError
 
 QUESTION = "How long does the warranty of the Heron last?"

@@ -6,6 +6,7 @@ from typing import Any
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.instrumentation.events import BaseEvent
+
 from llama_index.llms.ragblend import ReuseLog
 
 

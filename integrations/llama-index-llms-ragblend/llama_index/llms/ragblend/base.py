@@ -28,11 +28,11 @@ from llama_index.core.llms.llm import ToolSelection, default_completion_to_promp
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
 from llama_index.core.types import Model
+
 from llama_index.llms.ragblend.messages import arguments, to_messages
-from llama_index.llms.ragblend.opening import Learn, open_library
+from llama_index.llms.ragblend.opening import Learn, engine_of, open_library
 from llama_index.llms.ragblend.responses import ChatResponses, CompletionResponses
 from llama_index.llms.ragblend.running import async_pieces, pieces, whole
-
 from ragblend import AnswerStream, BlendSettings, Engine, GenerationSettings, Library, json_grammar, tool_call_grammar
 from ragblend.errors import ConfigError
 
@@ -103,7 +103,7 @@ class RagBlend(FunctionCallingLLM):
     @property
     def engine(self) -> Engine:
         """The model."""
-        return self._library.engine  # type: ignore[return-value]
+        return engine_of(self._library)
 
     @property
     def metadata(self) -> LLMMetadata:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from ragblend import Engine, Library, ReuseSettings
 from ragblend.errors import ConfigError
@@ -35,3 +35,8 @@ def open_library(
         raise ConfigError("give either engine or model: an engine already has its model")
     reuse = ReuseSettings(learn=learn or "paragraphs")
     return Library.open(library, engine=engine or Engine(model), reuse=reuse), True
+
+
+def engine_of(library: Library) -> Engine:
+    """The engine of a library that ``open_library`` returned."""
+    return cast(Engine, library.engine)

@@ -10,9 +10,9 @@ from typing import Any
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
-from llama_index.llms.ragblend.base import RagBlend
-from llama_index.llms.ragblend.opening import open_library
 
+from llama_index.llms.ragblend.base import RagBlend
+from llama_index.llms.ragblend.opening import engine_of, open_library
 from ragblend import Engine, Library
 from ragblend.errors import ConfigError
 
@@ -76,7 +76,7 @@ class PrecomputeKV(TransformComponent):
         """What the pipeline's cache knows it by: another library or model has to be filled again."""
         library = self._library
         made = {"folder": str(library.folder), "created_at": library.info().created_at}
-        return {**super().to_dict(**kwargs), **made, "model": library.engine.identity.digest()}
+        return {**super().to_dict(**kwargs), **made, "model": engine_of(library).identity.digest()}
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigError("PrecomputeKV cannot go to another process: run the pipeline without num_workers")

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any
 
 from llama_index.core.bridge.pydantic import PrivateAttr
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.llm import LLMChatEndEvent, LLMCompletionEndEvent
+from llama_index_instrumentation import get_dispatcher
 
 
 class ReuseLog(BaseEventHandler):

@@ -13,8 +13,8 @@ from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.response_synthesizers.base import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
-from llama_index.llms.ragblend import RagBlend
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend.errors import ConfigError
 
 _CONTEXT_GOES_HERE = "\u241e\u241econtext\u241e\u241e"

@@ -8,8 +8,8 @@ from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
-from llama_index.llms.ragblend import RagBlend
 
+from llama_index.llms.ragblend import RagBlend
 from ragblend import Library, Source
 from ragblend.errors import ConfigError
 

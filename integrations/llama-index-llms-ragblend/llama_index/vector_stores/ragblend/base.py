@@ -18,11 +18,11 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+
 from llama_index.llms.ragblend import RagBlend
 from llama_index.llms.ragblend.opening import open_library
 from llama_index.llms.ragblend.precompute import llm_text
 from llama_index.vector_stores.ragblend.filters import matches
-
 from ragblend import Engine, Hit, Library, TextDocument
 from ragblend.errors import ConfigError
 
