@@ -87,6 +87,9 @@ def as_json(answer: Answer, full: Answer | None) -> dict[str, Any]:
         "policy": answer.policy,
         "ratio": answer.ratio,
         "model": answer.model,
+        "hits": answer.hits,
+        "misses": answer.misses,
+        "matched_tokens": answer.matched_tokens,
     }
     if answer.dropped:
         result["dropped"] = [_source(source) for source in answer.dropped]

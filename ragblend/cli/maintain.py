@@ -34,6 +34,7 @@ def info(
         ("documents", f"{found.documents:,}"),
         ("chunks", f"{found.chunks:,} of at most {found.chunk_tokens:,} tokens"),
         ("tokens", f"{found.tokens:,}"),
+        ("texts", f"{found.texts:,} precomputed"),
         ("KV", megabytes(found.kv_bytes)),
         ("model", found.model or "not indexed yet"),
         ("embedder", found.embedder or "not indexed yet"),

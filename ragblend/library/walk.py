@@ -34,9 +34,10 @@ def absolute(path: str | Path) -> Path:
 def find_files(paths: Sequence[str | Path]) -> Found:
     """Files below ``paths`` in a stable order, each once.
 
-    Inside a folder, hidden names, symbolic links and libraries are left out with a reason: what a
-    link points to is either found under its own name or outside the folder. A path that is given
-    itself is taken, hidden or a link or not. Raises PathNotFoundError before anything is read.
+    Inside a folder, hidden names and libraries are no documents and pass unmentioned. Symbolic links are
+    left out with a reason: what a link points to is either found under its own name or outside the
+    folder. A path that is given itself is taken, hidden or a link or not. Raises PathNotFoundError
+    before anything is read.
     """
     roots = tuple(dict.fromkeys(absolute(path) for path in paths))
     if missing := [printable(root) for root in roots if not os.path.lexists(root)]:
@@ -62,11 +63,14 @@ def _walk(root: Path, files: dict[Path, None], skipped: dict[Path, Skipped]) -> 
 
     for folder, subfolders, names in os.walk(root, onerror=unreadable):
         if layout.CATALOGUE in names:
-            skip(Path(folder), "a ragblend library")
+            if Path(folder) == root:
+                skip(root, "a ragblend library")
             subfolders.clear()
             continue
         kept = []
         for name in sorted((*subfolders, *names)):
+            if name.startswith("."):
+                continue
             path = Path(folder, name)
             if reason := _reason_to_skip(root, path):
                 skip(path, reason)
@@ -77,8 +81,6 @@ def _walk(root: Path, files: dict[Path, None], skipped: dict[Path, Skipped]) -> 
 
 
 def _reason_to_skip(root: Path, path: Path) -> str | None:
-    if path.name.startswith("."):
-        return "hidden"
     if os.path.islink(path):  # noqa: PTH114 (Path.is_symlink raises where the folder may only be listed)
         return _about_link(root, path)
     if printable(path) != str(path):

@@ -56,7 +56,10 @@ def test_json_has_the_fields_of_the_design(run: Run, indexed: Path) -> None:
     result = run("ask", "How long is the warranty?", "--library", indexed / "docs.rag", "-k", 2, "--json", *SHORT)
     assert (result.status, result.err) == (0, "")
     found = result.json
-    assert found.keys() == {"answer", "sources", "usage", "timings", "policy", "ratio", "model"}
+    counts = {"hits", "misses", "matched_tokens"}
+    assert found.keys() == {"answer", "sources", "usage", "timings", "policy", "ratio", "model"} | counts
+    assert (found["hits"], found["misses"]) == (2, 0)
+    assert 0 < found["matched_tokens"] <= found["usage"]["cached_tokens"]
     assert isinstance(found["answer"], str)
     assert len(found["sources"]) == 2
     assert found["sources"][0].keys() == {"document", "chunk", "score", "text"}

@@ -56,6 +56,15 @@ def test_skipped_documents_are_named_and_give_status_1(run: Run, docs: Path, mod
     assert skipped["path"] == str(docs / "broken.pdf")
 
 
+def test_a_checkout_with_the_library_in_it(run: Run, docs: Path, model: Path) -> None:
+    """Neither version control's files nor the library itself are documents that could not be read."""
+    (docs / ".git").mkdir()
+    (docs / ".git" / "index").write_bytes(b"\0")
+    for expected in ("indexed", "unchanged"):
+        done = run("index", docs, "--library", docs / "docs.rag", "--model", model, "--json")
+        assert (done.status, done.json[expected], done.json["skipped"]) == (0, 2, [])
+
+
 def test_library_remembers_its_model(run: Run, indexed: Path, library: Path) -> None:
     """Neither indexing again nor asking needs --model."""
     assert run("index", indexed / "docs", "--library", library, "--json").json["unchanged"] == 3

@@ -148,11 +148,10 @@ def test_progress(library, docs):
     (docs / ".hidden").touch()
     events = Events()
     report = library.add([docs], events)
-    assert events.all[0] == ("start", 5)
+    assert events.all[0] == ("start", 4)
     assert events.all[-1] == ("finish",)
     assert sorted(path for (path,) in events.named("document")) == sorted(map(str, docs.glob("[!.]*.[mt]*")))
     assert [tuple(event) for event in events.named("skipped")] == [
-        (str(docs / ".hidden"), "hidden"),
         (str(docs / "bad.bin"), "binary file (contains NUL bytes)"),
     ]
     assert sum(tokens for (tokens,) in events.named("chunk")) == report.tokens

@@ -45,7 +45,8 @@ def test_hidden_names_are_left_out_unless_given(root):
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("x")
     (root / ".env").write_text("x")
-    assert reasons(find_files([root]), root) == {".git": "hidden", ".env": "hidden"}
+    found = find_files([root])
+    assert (names(found, root), found.skipped) == (["a.txt", "z.txt", "b/c.txt"], ())
     assert names(find_files([root / ".env"]), root) == [".env"]
 
 
@@ -85,8 +86,14 @@ def test_libraries_are_left_out(root):
     library.mkdir()
     (library / layout.CATALOGUE).touch()
     (library / "notes.txt").write_text("x")
-    assert reasons(find_files([root]), root) == {"b/my.rag": "a ragblend library"}
-    assert find_files([library]).files == ()
+    found = find_files([root])
+    assert (names(found, root), found.skipped) == (["a.txt", "z.txt", "b/c.txt"], ())
+
+
+def test_a_library_that_is_given_is_refused(root):
+    (root / layout.CATALOGUE).touch()
+    found = find_files([root])
+    assert (found.files, reasons(found, root)) == ((), {".": "a ragblend library"})
 
 
 def test_names_that_are_no_text(root):
