@@ -33,7 +33,7 @@ def run(
     ratio: float = 0.15,
     limit: int | None = None,
     answer_tokens: int = 32,
-    passage_tokens: int = 512,
+    passage_tokens: int = 1024,
     baseline_questions: int = 5,
     question: str = QUESTION,
     progress: Callable[[int, int], None] | None = None,

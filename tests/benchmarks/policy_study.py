@@ -1,6 +1,7 @@
 """Which selection comes closest to full prefill? Variants of `query` beside the built-in policies.
 
     python tests/benchmarks/policy_study.py --data questions.jsonl --limit 8 [--model M] [--ratio 0.1]
+        [--no-preamble]
 
 Prints, for each variant, the mean KL to full prefill along full prefill's own greedy answer and
 along the right answer. What won is the default of `ragblend.blend.policies.query`; what lost stays
@@ -33,6 +34,7 @@ from ragblend.engine import Engine
 from ragblend.kernels import ops, reference
 from ragblend.kernels.layout import Attention
 from ragblend.models.rows import RowRun
+from ragblend.prompt import PREAMBLE
 
 ANSWER_TOKENS = 24
 LATE = (2 / 3, 1.0)
@@ -156,9 +158,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=8)
     parser.add_argument("--model")
     parser.add_argument("--ratio", type=float, default=0.1)
+    parser.add_argument("--no-preamble", action="store_true", help="prefill chunks right behind the prompt's beginning")
     arguments = parser.parse_args()
-    engine = Engine(arguments.model)
-    prompts = PassagePrompts(engine, QUESTION, 512, ANSWER_TOKENS)
+    engine = Engine(arguments.model, preamble="" if arguments.no_preamble else PREAMBLE)
+    prompts = PassagePrompts(engine, QUESTION, 1024, ANSWER_TOKENS)
     found: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
     full = Variant("full", policy_named("full"), 1.0)
     for example in read_examples(arguments.data, arguments.limit):
