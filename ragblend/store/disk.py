@@ -201,13 +201,18 @@ class DiskStore(KVStore):
         self.count_miss(cause)
         if cause == "alloc" or self.catalogue.read_only:
             return
+        gone = cause == "missing"
         with contextlib.suppress(OSError):
-            self.files.make_private_folder(self.quarantine)
-            self.files.rename(self._path(key), self.quarantine / f"{key}.{secrets.token_hex(8)}.safetensors")
+            if not gone:
+                self.files.make_private_folder(self.quarantine)
+                self.files.rename(self._path(key), self.quarantine / f"{key}.{secrets.token_hex(8)}.safetensors")
+                gone = True
         # A miss must not fail because somebody else is writing or the disk is full; without its file
         # the row is harmless.
-        with contextlib.suppress(LibraryBusyError, StoreError):
-            self.forget([key])
+        with contextlib.suppress(LibraryBusyError, StoreError, OSError), self.catalogue.transaction():
+            put_again = gone and self.files.exists(self._path(key))
+            if not put_again:
+                self.forget([key])
 
     def delete(self, key: str) -> None:
         self.forget([key])

@@ -22,7 +22,6 @@ from ragblend.library import layout, lock
 from ragblend.library.lock import writing
 
 SHORT = GenerationSettings(max_tokens=2)
-KILLS = 8
 ROOT = Path(__file__).parents[2]
 
 
@@ -169,6 +168,13 @@ class TestFullDisk:
 
 class TestKilled:
     def test_at_any_moment(self, open_library, tmp_path, watched):
+        self.kill(6, open_library, tmp_path, watched)
+
+    @pytest.mark.long
+    def test_at_two_hundred_moments(self, open_library, tmp_path, watched):
+        self.kill(200, open_library, tmp_path, watched)
+
+    def kill(self, times: int, open_library, tmp_path, watched) -> None:
         """Index in a process that is killed, look at what it left, and index again."""
         write_documents(tmp_path / "docs", 60)
         chance = random.Random(0)
@@ -177,7 +183,7 @@ class TestKilled:
         acknowledged = tmp_path / "acknowledged"
         command += [str(folder), str(tmp_path / "docs"), str(acknowledged)]
         with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=ROOT) as parent:
-            for _ in range(KILLS):
+            for number in range(times):
                 parent.stdin.write("\n")
                 parent.stdin.flush()
                 child = int(parent.stdout.readline())
@@ -185,6 +191,10 @@ class TestKilled:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
                 assert parent.stdout.readline() == "gone\n"
+                if number % 20 == 19:  # a run that is through has nothing left to be killed at
+                    for path in sorted((tmp_path / "docs").iterdir()):
+                        path.write_text(f"{path.read_text()} Version {number}.")
+                    acknowledged.unlink(missing_ok=True)
                 self.check(open_library, folder, acknowledged)
             parent.stdin.close()
 
@@ -192,7 +202,7 @@ class TestKilled:
         finished = library.info().documents
         stored = {entry.key for entry in library.store.entries()}
         report = library.add([tmp_path / "docs"])
-        assert (report.documents, report.unchanged, report.indexed) == (60, finished, 60 - finished)
+        assert (report.documents, report.unchanged + report.replaced, report.indexed) == (60, finished, 60 - finished)
         assert not stored & {watched.chunk_key("default", ids) for ids in watched.prefilled}
         assert library.verify().ok
         library.gc()

@@ -11,26 +11,42 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 
-KILLS = 10
-
 
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path, make_kv, make_key, same_kv):
-    pause = random.Random(0)
+    kill_writers(10, tmp_path, make_kv, make_key, same_kv)
+
+
+@pytest.mark.long
+def test_two_hundred_killed_writers(tmp_path, make_kv, make_key, same_kv):
+    kill_writers(200, tmp_path, make_kv, make_key, same_kv)
+
+
+def kill_writers(kills: int, tmp_path: Path, make_kv, make_key, same_kv) -> None:
+    chance = random.Random(0)
     command = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_writer.py")), str(tmp_path)]
     checked = 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        for _ in range(KILLS):
+        for _ in range(kills):
             writer.stdin.write(f"{checked}\n")
             writer.stdin.flush()
             child = int(writer.stdout.readline())
-            time.sleep(pause.uniform(0.0, 0.15))
+            wait_until_acknowledged(tmp_path, checked + chance.randrange(8))
+            time.sleep(chance.uniform(0.0, 0.01))
             os.kill(child, signal.SIGKILL)
             wait_until_gone(child)
-            checked = check_acknowledged(tmp_path, make_kv, make_key, same_kv)
-    assert checked > KILLS
+            checked = check_acknowledged(kills, tmp_path, make_kv, make_key, same_kv)
+    assert checked > kills
+
+
+def wait_until_acknowledged(root: Path, count: int) -> None:
+    log = root / "acknowledged"
+    while count and not (log.exists() and len(log.read_text().splitlines()) >= count):
+        time.sleep(0.001)
 
 
 def wait_until_gone(process: int) -> None:
@@ -40,7 +56,7 @@ def wait_until_gone(process: int) -> None:
             time.sleep(0.001)
 
 
-def check_acknowledged(root: Path, make_kv, make_key, same_kv) -> int:
+def check_acknowledged(kills: int, root: Path, make_kv, make_key, same_kv) -> int:
     """Reopen the store and check every entry; the number of the first one that was not acknowledged."""
     log = root / "acknowledged"
     numbers = [int(line) for line in log.read_text().splitlines()] if log.exists() else []
@@ -49,7 +65,7 @@ def check_acknowledged(root: Path, make_kv, make_key, same_kv) -> int:
         keys = {make_key(number) for number in numbers}
         recorded = {entry.key for entry in store.entries()}
         assert keys <= recorded
-        assert len(recorded - keys) <= KILLS  # committed, and killed before it could say so
+        assert len(recorded - keys) <= kills  # committed, and killed before it could say so
         assert [entry.key for entry in store.entries() if store.check(entry.key)] == []
         for number in numbers:
             kv = make_kv(number)

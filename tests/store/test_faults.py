@@ -8,7 +8,6 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,6 @@ from tests.store.faults import PiecemealFiles, WatchedFiles, judge, kv_of, reope
 from tests.store.power import ForgetfulFiles
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def memory_path(tmp_path):
-    """A folder in memory where there is one: hundreds of syncs of a real disk would prove nothing more."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        yield Path(name)
 
 
 class PowerLostError(BaseException):
