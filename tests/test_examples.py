@@ -13,7 +13,14 @@ pytestmark = pytest.mark.real_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WARRANTY = EXAMPLES / "handbook" / "warranty.md"
-TESTED = {"ask_handbook.py", "compare_policies.py", "own_prompt.py", "stream_answer.py"}
+TESTED = {
+    "ask_handbook.py",
+    "compare_policies.py",
+    "langchain_one_line.py",
+    "langchain_stream.py",
+    "own_prompt.py",
+    "stream_answer.py",
+}
 
 
 def run(script: str, folder: Path, *arguments: object) -> str:
@@ -65,3 +72,20 @@ def test_own_prompt_finds_both_notes_in_both_orders(tmp_path: Path) -> None:
     assert "door" in second
     reused = [int(re.search(r"(\d+) tokens reused", block)[1]) for block in (first, second)]
     assert reused[0] == reused[1] > 0
+
+
+def test_langchain_one_line_reuses_every_document_in_both_orders(tmp_path: Path) -> None:
+    documents = tmp_path / "warranty.md"
+    documents.write_text(WARRANTY.read_text()[:3000])
+    printed = run("langchain_one_line.py", tmp_path, "--documents", documents, "-k", 3, "--max-tokens", 4)
+    shares = [int(share) for share in re.findall(r"(\d+)% of the context reused", printed)]
+    assert len(shares) == 4
+    assert min(shares) >= 95
+
+
+def test_langchain_stream_prints_text_then_sources(tmp_path: Path) -> None:
+    printed = run("langchain_stream.py", tmp_path, "--documents", WARRANTY, "-k", 2, "--max-tokens", 8)
+    answer, _, summary = printed.partition("\n\n")
+    assert answer.strip()
+    assert re.match(r"2 of 2 chunks from the store, first token [\d.]+ s\n", summary)
+    assert summary.count("warranty.md, chunk ") == 2

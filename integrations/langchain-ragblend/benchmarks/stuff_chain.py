@@ -1,14 +1,15 @@
 """An unmodified stuff chain on ragblend and on plain transformers: reuse, time to first token, and answers.
 
     python integrations/langchain-ragblend/benchmarks/stuff_chain.py
-    python integrations/langchain-ragblend/benchmarks/stuff_chain.py --limit 10 --json results.json
+    python integrations/langchain-ragblend/benchmarks/stuff_chain.py --limit 10 --learn-only --json results.json
 
 LangChain's own create_stuff_documents_chain answers the questions of examples/questions.jsonl from an in-memory
 vector store over examples/handbook, three times: with ChatRagBlend, with ChatRagBlend at policy full (its answers are
 full prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines,
 because langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace
 does with a local pipeline. All three share one model in memory, so weights, dtype and threads are the same. Documents
-come back in a shuffled order for every other question.
+come back in a shuffled order for every other question. Documents go through PrecomputeKV on their way into the store;
+with --learn-only they do not, and only what an earlier question has seen is reused.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 from transformers import TextIteratorStreamer
 
-from langchain_ragblend import ChatRagBlend, RagBlendEmbeddings
+from langchain_ragblend import ChatRagBlend, PrecomputeKV, RagBlendEmbeddings
 from ragblend import Engine
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--characters", type=int, default=1000, help="longest document")
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--precompute", action="store_true", help="KV at indexing instead of learning from questions")
+    parser.add_argument("--learn-only", action="store_true", help="no KV at indexing: learn from the questions")
     parser.add_argument("--json", type=Path, help="write the rows and the summary here")
     options = parser.parse_args()
 
@@ -116,8 +117,10 @@ def main() -> None:
     blended = ChatRagBlend(engine=engine, ratio=options.ratio, max_tokens=options.max_tokens)
     full = ChatRagBlend(library=blended.library, policy="full", max_tokens=options.max_tokens)
     plain = PlainTransformers(engine=engine, max_tokens=options.max_tokens)
-    if options.precompute:
-        report = blended.library.precompute(document.page_content for document in documents)
+    if not options.learn_only:
+        precompute = PrecomputeKV(blended)
+        precompute.transform_documents(documents)
+        report = precompute.report
         print(f"precomputed {report.computed} documents, {report.tokens:,} tokens in {report.seconds:.1f} s")
     chains = {  # the prompt's whole message is wanted, so no output parser
         name: create_stuff_documents_chain(llm, PROMPT, output_parser=_as_it_is)
