@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ragblend.library.index import Ids
-from ragblend.library.precomputed import PrecomputedTexts, Text
-from ragblend.library.records import Records, StoredChunk
-from ragblend.prompt import Segment, chunk_text
+from ragblend.library.precomputed import PrecomputedTexts
+from ragblend.library.records import Records, prompt_text
+from ragblend.prompt import Segment
 from ragblend.prompt.matching import Match, TextIndex
 from ragblend.results import Source
 
@@ -27,8 +27,8 @@ class KnownTexts:
         self._records = records
         self._texts = texts
         self._index = TextIndex()
-        self._chunks = _Followed(records.version, records.text_owners, self._read_chunks)
-        self._own = _Followed(texts.version, lambda: -texts.ids(), self._read_texts)
+        self._chunks = _Followed(records.version, records.text_owners, records.prompt_texts)
+        self._own = _Followed(texts.version, lambda: -texts.ids(), self._negated)
         self._lock = threading.Lock()
 
     def find(self, text: str) -> list[tuple[Match, Segment]]:
@@ -39,26 +39,26 @@ class KnownTexts:
         segments: dict[int, Segment] = {}
 
         def read(owner: int) -> str | None:
-            for _, known, segment in self._read(np.array([owner])):
-                segments[owner] = segment
-                return known
-            return None
+            known = self._read(owner)
+            if known is not None:
+                segments[owner] = known[1]
+            return known and known[0]
 
         return [(match, segments[match.owner]) for match in self._index.find(text, read)]
 
-    def _read(self, owners: Ids) -> Iterator[tuple[int, str, Segment]]:
-        yield from self._read_chunks(owners[owners > 0])
-        yield from self._read_texts(owners[owners < 0])
+    def _read(self, owner: int) -> tuple[str, Segment] | None:
+        """A known text, and the chunk of a prompt that it is; checked, and None if it is gone."""
+        id = np.array([abs(owner)])
+        for chunk in self._records.chunks(id).values() if owner > 0 else ():
+            text = prompt_text(chunk.title, chunk.heading, chunk.text, chunk.metadata)
+            source = Source(chunk.document, chunk.ordinal, 0.0, chunk.text, chunk.title, chunk.heading)
+            return text, Segment("chunk", chunk.token_ids, chunk.entry_key, source)
+        for _, own in self._texts.read(id) if owner < 0 else ():
+            return own.text, Segment("chunk", own.token_ids, own.entry_key, Source("", 0, 0.0, own.text))
+        return None
 
-    def _read_chunks(self, owners: Ids) -> Iterator[tuple[int, str, Segment]]:
-        for id, chunk in self._records.chunks(owners).items():
-            given = chunk.metadata is not None
-            text = chunk.text.strip() if given else chunk_text(chunk.title, chunk.heading, chunk.text)
-            yield id, text, Segment("chunk", chunk.token_ids, chunk.entry_key, _source_of_chunk(chunk))
-
-    def _read_texts(self, owners: Ids) -> Iterator[tuple[int, str, Segment]]:
-        for id, text in self._texts.read(-owners):
-            yield -id, text.text, Segment("chunk", text.token_ids, text.entry_key, _source_of_text(text))
+    def _negated(self, owners: Ids) -> Iterator[tuple[int, str]]:
+        return ((-id, text) for id, text in self._texts.prompt_texts(-owners))
 
 
 class _Followed:
@@ -68,7 +68,7 @@ class _Followed:
         self,
         version: Callable[[], int],
         owners: Callable[[], Ids],
-        read: Callable[[Ids], Iterator[tuple[int, str, Segment]]],
+        read: Callable[[Ids], Iterator[tuple[int, str]]],
     ) -> None:
         self._current_version = version
         self._current_owners = owners
@@ -84,13 +84,5 @@ class _Followed:
         index.remove(np.setdiff1d(self._owners, wanted))
         new = np.setdiff1d(wanted, self._owners)
         pages = (self._read(new[first : first + _PAGE]) for first in range(0, len(new), _PAGE))
-        index.add((owner, text) for page in pages for owner, text, _ in page)
+        index.add(pair for page in pages for pair in page)
         self._owners, self._version = wanted, version
-
-
-def _source_of_chunk(chunk: StoredChunk) -> Source:
-    return Source(chunk.document, chunk.ordinal, 0.0, chunk.text, chunk.title, chunk.heading)
-
-
-def _source_of_text(text: Text) -> Source:
-    return Source("", 0, 0.0, text.text)

@@ -75,6 +75,14 @@ class PrecomputedTexts:
         rows = self.catalogue.rows("SELECT id FROM precomputed WHERE namespace = ? ORDER BY id", self.namespace)
         return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
+    def prompt_texts(self, ids: Ids) -> Iterator[tuple[int, str]]:
+        """Just the texts, by id; those that are gone are left out."""
+        yield from self.catalogue.rows(
+            "SELECT id, text FROM precomputed WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
+            self.namespace,
+            json.dumps(ids.tolist()),
+        )
+
     def read(self, ids: Ids) -> Iterator[tuple[int, Text]]:
         """Texts by their ids; those that are gone are left out."""
         rows = self.catalogue.sound_rows(

@@ -14,6 +14,7 @@ import numpy as np
 from ragblend.library.chunking import Chunk
 from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids
+from ragblend.prompt import chunk_text
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes
 
@@ -167,6 +168,17 @@ class Records:
         )
         return {id: StoredChunk(token_ids_of(data), key, *texts) for id, data, key, *texts in rows}
 
+    def prompt_texts(self, ids: Ids) -> Iterator[tuple[int, str]]:
+        """Chunks by id as they stand in prompts; ids that are gone are left out."""
+        rows = self.catalogue.rows(
+            f"SELECT chunks.id, title, heading, text, metadata {_IN_NAMESPACE}"
+            " AND chunks.id IN (SELECT value FROM json_each(?))",
+            self.namespace,
+            json.dumps(ids.tolist()),
+        )
+        for id, title, heading, text, metadata in rows:
+            yield id, prompt_text(title, heading, text, metadata)
+
     def text_owners(self) -> Ids:
         """Ids of chunks, ascending: one for each entry, since chunks that share one have the same text."""
         rows = self.catalogue.rows(f"SELECT min(chunks.id) {_IN_NAMESPACE} GROUP BY entry_key", self.namespace)
@@ -221,6 +233,11 @@ class Records:
     @property
     def _version_name(self) -> str:
         return f"version:{self.namespace}"
+
+
+def prompt_text(title: str, heading: str, text: str, metadata: str | None) -> str:
+    """A chunk as it stands in prompts: with its title line, but a text that was given just as it is."""
+    return chunk_text(title, heading, text) if metadata is None else text.strip()
 
 
 @contextmanager
