@@ -50,8 +50,8 @@ class ReuseSettings:
     """How a library reuses chunk KV in prompts that are not built from its own search.
 
     find: search the prompt's text for known texts.
-    learn: what is precomputed in the background, after an answer, for the next time: nothing; passages
-        that were not in the store; or paragraphs too, which are the rest of the text, cut at blank lines.
+    learn: what is precomputed in the background, after an answer, for the next time: nothing; passages and
+        known texts whose KV was not in the store; or paragraphs too, the rest of the text cut at blank lines.
     learn_tokens: most tokens that wait to be precomputed; what does not fit is not learned.
     """
 

@@ -20,12 +20,12 @@ from ragblend.store.base import KVStore
 class Conversation:
     """A prompt, and what of it the store does not have.
 
-    passages: as they stand in the prompt. rest: text in which no known text was found, without the
-    instructions at its beginning and the question at its end.
+    chunks: passages and known texts, as they stand in the prompt. rest: text in which no known text was
+    found, without the instructions at its beginning and the question at its end.
     """
 
     runs: list[Segment] = field(default_factory=list)
-    passages: list[str] = field(default_factory=list)
+    chunks: list[str] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
 
     @property
@@ -65,6 +65,8 @@ class ConversationReader:
         for match, segment in self._known.find(text) if self._known else ():
             self._gap(text[cursor : match.start], made, first=first and not cursor, last=False)
             made.runs.append(segment)
+            if not self._has(segment):  # evicted, or lost
+                made.chunks.append(text[match.start : match.end])
             cursor = match.end
         self._gap(text[cursor:], made, first=first and not cursor, last=last)
 
@@ -87,10 +89,10 @@ class ConversationReader:
         elif self._has(alone) or not title_line:
             made.runs += [self._glue(title_line), alone, self._glue("\n\n")]
             if not self._has(alone):
-                made.passages.append(bare)
+                made.chunks.append(bare)
         else:
             made.runs.append(as_indexed)
-            made.passages.append(whole)
+            made.chunks.append(whole)
 
     def _has(self, chunk: Segment) -> bool:
         return chunk.key is not None and self._store.contains(chunk.key)

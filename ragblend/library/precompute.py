@@ -101,16 +101,19 @@ class Precomputer:
     def is_known(self, text: Text) -> bool:
         return self.texts.has(text.text) and self.store.contains(text.entry_key)
 
-    def compute(self, wanted: Sequence[Text], cancelled: Callable[[], bool] | None = None) -> Iterator[Text]:
+    def compute(
+        self, wanted: Sequence[Text], cancelled: Callable[[], bool] | None = None, *, learned: bool = False
+    ) -> Iterator[Text]:
         """Make texts known; yield each whose KV had to be computed, when it is durable.
 
-        Raises GenerationCancelled, StoreError.
+        learned: nobody asked for it, so a text whose entry somebody needs already only gets its KV. Raises
+        GenerationCancelled, StoreError.
         """
         missing = []
         for text in wanted:
             with self.writing():
                 if self.store.contains(text.entry_key):
-                    self._add(text)
+                    self._add(text, learned)
                 else:
                     missing.append(text)
         kvs = self.engine.prefill([text.token_ids for text in missing], cancelled=cancelled)
@@ -119,13 +122,14 @@ class Precomputer:
                 entry = self.store.write_blob(text.entry_key, kv)
                 with self.records.catalogue.transaction():
                     self.store.record([entry])
-                    self._add(text)
+                    self._add(text, learned)
             yield text
 
-    def _add(self, text: Text) -> None:
+    def _add(self, text: Text, learned: bool) -> None:
         with self.records.catalogue.transaction():
             self.bind()
-            self.texts.add(text)
+            if not learned or self.records.unneeded([text.entry_key]):
+                self.texts.add(text)
 
 
 def _is_unicode(text: str) -> bool:

@@ -65,9 +65,9 @@ class Reuse:
         """Queue what the conversation has and the store has not. Returns the tokens queued."""
         if self._learn == "off":
             return 0
-        passages = [self.precomputer.prepare(text, strip=False) for text in conversation.passages]
+        chunks = [self.precomputer.prepare(text, strip=False) for text in conversation.chunks]
         rest = [self.precomputer.prepare(text) for text in conversation.rest if self._learn == "paragraphs"]
-        return self.learner.submit([text for text in (*passages, *rest) if isinstance(text, Text)])
+        return self.learner.submit([text for text in (*chunks, *rest) if isinstance(text, Text)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Watcher:
 
 def _compute_with(precomputer: Precomputer) -> Callable[[Text, Callable[[], bool]], None]:
     def compute(text: Text, cancelled: Callable[[], bool]) -> None:
-        for _ in precomputer.compute([text], cancelled):
+        for _ in precomputer.compute([text], cancelled, learned=True):
             pass
 
     return compute

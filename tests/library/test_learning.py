@@ -107,6 +107,29 @@ class TestWhatIsLearned:
     def test_nothing_that_is_not_worth_a_chunk(self, learning):
         assert ask(learning, passages("Two years.")).learning == 0
 
+    def test_what_was_evicted_or_lost(self, library):
+        library.precompute([WARRANTY, BATTERY])
+        library.store.delete(library.store.entries()[0].key)
+        answer = ask(library, stuffed(WARRANTY, BATTERY))
+        assert (answer.hits, answer.misses) == (1, 1)
+        assert answer.learning > 0
+        assert library.wait(60)
+        assert ask(library, stuffed(WARRANTY, BATTERY)).hits == 2
+        assert library.info().texts == 2
+
+    def test_a_document_s_chunk_without_owning_it(self, library, docs):
+        """It is computed again, but it still goes with its document."""
+        library.add([docs])
+        [hit] = library.search("warranty", k=1)
+        message = [Message("user", (Passage(hit.text, title=hit.source.title), "How long?"))]
+        library.store.delete(hit.segment.key)
+        assert ask(library, message).misses == 1
+        assert library.wait(60)
+        assert ask(library, message).hits == 1
+        assert library.info().texts == 0
+        library.remove([docs])
+        assert library.info().kv_bytes == 0
+
     def test_nothing_where_it_is_switched_off(self, open_library):
         library = open_library(reuse=ReuseSettings(learn="off"))
         assert ask(library, passages(WARRANTY)).learning == 0
