@@ -244,6 +244,7 @@ class Library(Answering):
 
     def forget(self, texts: Iterable[str]) -> int:
         """Remove precomputed texts and the KV that nobody else needs. Returns how many were there."""
+        require(not isinstance(texts, str), "give a list of texts, not one string")
         with self._writing(), replacing(self._records, self.store) as released:
             keys = self._precomputed.remove(form for text in texts for form in {text, text.strip()})
             released += keys

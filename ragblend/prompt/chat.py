@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ragblend.config import require
 from ragblend.errors import ConfigError
 from ragblend.prompt.conversation import Message, Passage
 
@@ -57,6 +58,8 @@ class ChatTemplate:
         """
         if not messages:
             raise ConfigError("a conversation needs at least one message")
+        for message in messages:
+            require(isinstance(message, Message), f"a conversation is made of Messages, not {type(message).__name__}")
         if tools and not self.supports_tools:
             raise ConfigError("this model's chat template has no place for tools: use another model, or no tools")
         if not self._has_template:

@@ -85,8 +85,11 @@ class PromptTemplate:
         return Prompt((Segment("prefix", self.prefix_ids), *chunks, Segment("suffix", suffix)))
 
     def _ids(self, text: str, **options: bool) -> list[int]:
-        with self._lock:
-            return list(self.tokenizer(text, **options)["input_ids"])
+        try:
+            with self._lock:
+                return list(self.tokenizer(text, **options)["input_ids"])
+        except TypeError as error:  # the tokenizer's way to refuse half a character
+            raise ConfigError("text must be valid Unicode, and this has a lone surrogate: replace it") from error
 
 
 def _text(piece: Piece) -> str:

@@ -96,8 +96,9 @@ class TestPrecompute:
             library.precompute([WARRANTY, b"bytes"])
 
     def test_one_string_is_not_a_list_of_texts(self, library):
-        with pytest.raises(ConfigError, match="a list of texts, not one string"):
-            library.precompute(WARRANTY)
+        for use in (library.precompute, library.forget):
+            with pytest.raises(ConfigError, match="a list of texts, not one string"):
+                use(WARRANTY)
 
     def test_keeps_finished_texts_when_it_is_interrupted(self, library):
         def texts():

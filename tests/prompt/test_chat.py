@@ -164,6 +164,11 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="at least one message"):
             render(tiny.CHAT_TEMPLATE)
 
+    @pytest.mark.parametrize(("wrong", "kind"), [([{"role": "user", "content": "Hi"}], "dict"), ("Hi", "str")])
+    def test_messages_that_are_none(self, wrong, kind):
+        with pytest.raises(ConfigError, match=f"made of Messages, not {kind}"):
+            ChatTemplate(tiny.tokenizer()).render(wrong)
+
     def test_an_unknown_role(self):
         with pytest.raises(ConfigError, match="role must be one of system, user, assistant, tool, got 'human'"):
             Message("human", ("Hi",))

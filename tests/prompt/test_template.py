@@ -65,6 +65,11 @@ def test_text_cannot_form_control_tokens_in_one_thread_while_another_parses_them
         sys.setswitchinterval(before)
 
 
+def test_half_a_character_is_no_text(template):
+    with pytest.raises(ConfigError, match="lone surrogate"):
+        template.text_ids("a \ud800 b")
+
+
 def test_what_a_tokenizer_puts_before_plain_text():
     opening = tiny.tokenizer()
     assert PromptTemplate(opening).opening_ids == ()
