@@ -14,6 +14,7 @@
     │   │   ├── CorruptEntryError   bytes that are not what was written
     │   │   └── EntryAllocationError  no memory or file handle left to read it with
     │   ├── StoreFullError          no room left on the disk
+    │   ├── RemoteStoreError        a remote tier that failed or did not answer in time
     │   └── StoreFormatError        a catalogue that this version cannot read
     ├── LibraryError                indexing and searching
     │   ├── LibraryMismatchError    a library made with another model, tokenizer or template
@@ -96,6 +97,10 @@ class EntryAllocationError(EntryError):
 
 class StoreFullError(StoreError):
     """No room left on the disk."""
+
+
+class RemoteStoreError(StoreError):
+    """A remote tier that failed or did not answer in time. Reading from it is then a miss."""
 
 
 class StoreFormatError(StoreError):

@@ -159,6 +159,10 @@ class KVStore(ABC):
     def nbytes(self) -> int:
         """Bytes of all entries."""
 
+    def obtain(self, key: str, token_ids: tuple[int, ...]) -> bool:  # noqa: ARG002 (what there is to fetch is checked)
+        """Whether the entry is in this store; one with a slower store behind it fetches it from there."""
+        return self.contains(key)
+
     def discard(self, key: str, cause: MissCause = "corrupt") -> None:
         """Count a miss, and give up the entry, so that it is computed and put anew.
 

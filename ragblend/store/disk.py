@@ -209,10 +209,10 @@ class DiskStore(KVStore):
                 gone = True
         # A miss must not fail because somebody else is writing or the disk is full; without its file
         # the row is harmless.
-        with contextlib.suppress(LibraryBusyError, StoreError, OSError), self.catalogue.transaction():
+        with contextlib.suppress(LibraryBusyError, StoreError, OSError), self.catalogue.transaction() as connection:
             put_again = gone and self.files.exists(self._path(key))
             if not put_again:
-                self.forget([key])
+                self._delete_rows(connection, ("entries", "costs"), [key])
 
     def delete(self, key: str) -> None:
         self.forget([key])

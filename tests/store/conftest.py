@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.base import ChunkKV
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
-from ragblend.store.key import digest_fields
-
-
-def random_kv(
-    seed: int = 0,
-    *,
-    tokens: int = 12,
-    layers: int = 3,
-    dtype: torch.dtype = torch.bfloat16,
-    seconds: float = 0.0,
-) -> ChunkKV:
-    generator = torch.Generator().manual_seed(seed)
-
-    def tensor() -> torch.Tensor:
-        return torch.randn(2, tokens, 8, generator=generator).to(dtype)
-
-    ids = torch.randint(0, 50_000, (tokens,), generator=generator)
-    return ChunkKV(tuple(ids.tolist()), tuple(LayerKV(tensor(), tensor()) for _ in range(layers)), seconds)
-
-
-def numbered_key(number: int = 0) -> str:
-    return digest_fields(f"entry {number}")
-
-
-def equal_kv(reader: object, kv: ChunkKV) -> bool:
-    """Whether every layer that ``reader`` gives is bit for bit the one in ``kv``."""
-    return reader.layer_count == len(kv.layers) and all(
-        torch.equal(found.keys, layer.keys) and torch.equal(found.values, layer.values)
-        for found, layer in ((reader.layer(index), layer) for index, layer in enumerate(kv.layers))
-    )
+from ragblend.store.remote import RemoteStore
+from ragblend.testing import numbered_key, random_kv
+from ragblend.testing import same_kv as equal_kv
 
 
 @pytest.fixture
@@ -68,3 +43,23 @@ def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
 @pytest.fixture
 def disk(tmp_path: Path, catalogue: Catalogue) -> DiskStore:
     return DiskStore(tmp_path, catalogue)
+
+
+@dataclass(frozen=True)
+class S3:
+    """A bucket on a local server."""
+
+    url: str
+    options: dict[str, object]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """A bucket of moto's S3 server, which runs in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        port = int(server.stdout.readline())
+        options = {"key": "test", "secret": "test", "endpoint_url": f"http://127.0.0.1:{port}"}
+        RemoteStore("s3://bucket", options=options, timeout_s=60)._filesystem.mkdir("bucket")
+        yield S3("s3://bucket", options)
+        server.stdin.close()

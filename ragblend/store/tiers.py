@@ -1,0 +1,165 @@
+"""A disk store with a faster tier in front of it and a slower one behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from ragblend.errors import StoreError
+from ragblend.store.base import ChunkKV, KVReader, LayerKV, MissCause
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.disk import DiskStore, Entry
+from ragblend.store.memory import MemoryReader, MemoryStore
+from ragblend.store.outbox import Outbox
+from ragblend.store.remote import RemoteStore
+from ragblend.store.sync import RemoteSync
+
+
+class TieredStore(DiskStore):
+    """Reads through memory, disk and a remote tier, in this order; what was found further out is kept further in.
+
+    memory: filled with what is read; it is no copy of the disk. remote: gets what is recorded on the disk and forgets
+    what is forgotten, in the background and through the catalogue's outbox. A remote tier that fails costs hits.
+    exclusive: the library's writer lock, for writing what was fetched while a question was answered.
+
+    The tiers belong to the store and are closed with it. The other arguments are the disk store's.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        catalogue: Catalogue,
+        *arguments: Any,
+        memory: MemoryStore | None = None,
+        remote: RemoteStore | None = None,
+        exclusive: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        **options: Any,
+    ) -> None:
+        super().__init__(root, catalogue, *arguments, **options)
+        self.memory = memory
+        self.remote = remote
+        self.outbox = Outbox(catalogue, self.namespace) if remote and not catalogue.read_only else None
+        self._sync = RemoteSync(self, remote, self.outbox, exclusive) if remote and self.outbox else None
+        if self._sync and self.outbox and self.outbox.count():
+            self._sync.wake()
+
+    def open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
+        reader = self.memory.open(key, token_ids) if self.memory else None
+        if reader is not None:
+            return reader
+        reader = super().open(key, token_ids)
+        if reader is not None:
+            return reader if self.memory is None else _KeepingReader(reader, key, token_ids, self.memory)
+        kv = self._fetch(key, token_ids)
+        if kv is None:
+            return None
+        if self._sync:
+            self._sync.keep(key, kv)
+        return MemoryReader(kv)
+
+    def obtain(self, key: str, token_ids: tuple[int, ...]) -> bool:
+        if self.contains(key):
+            return True
+        kv = self._fetch(key, token_ids)
+        if kv is None:
+            return False
+        self.adopt(key, kv)
+        return True
+
+    def adopt(self, key: str, kv: ChunkKV) -> None:
+        """Put an entry that came from the remote tier, which need not be told of it."""
+        if not self.contains(key):
+            super().record([self.write_blob(key, kv)])
+
+    def record(self, entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        with self.catalogue.transaction():
+            super().record(entries)
+            if self.outbox:
+                self.outbox.add("upload", [entry.key for entry in entries])
+        if self._sync:
+            self._sync.wake()
+
+    def forget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        with self.catalogue.transaction():
+            super().forget(keys)
+            if self.outbox:
+                self.outbox.add("delete", keys)
+        if self._sync and keys:
+            self._sync.wake()
+        self._drop_copies(keys)
+
+    def discard(self, key: str, cause: MissCause = "corrupt") -> None:
+        self._drop_copies([key])
+        super().discard(key, cause)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the remote tier has been told everything, as long as it does not fail. Whether it has."""
+        return self._sync is None or self._sync.flush(timeout_s)
+
+    def close(self) -> None:
+        if self._sync:
+            self._sync.close()
+        for tier in (self.memory, self.remote):
+            if tier is not None:
+                tier.close()
+        super().close()
+
+    def _drop_copies(self, keys: Iterable[str]) -> None:
+        if self.memory:
+            for key in keys:
+                self.memory.delete(key)
+
+    def _fetch(self, key: str, token_ids: tuple[int, ...]) -> ChunkKV | None:
+        """The entry from the remote tier, checked; a copy of it is kept in memory."""
+        if self.remote is None or (self.outbox and self.outbox.is_deleted(key)):
+            return None
+        reader = self.remote.open(key, token_ids)
+        if reader is None:
+            return None
+        with contextlib.closing(reader):
+            kv = ChunkKV(token_ids, tuple(reader.layer(index) for index in range(reader.layer_count)))
+        if self.memory:
+            with contextlib.suppress(StoreError):  # what is in use leaves no room
+                self.memory.put(key, kv)
+        return kv
+
+
+class _KeepingReader:
+    """A reader whose entry is put into memory once all its layers have been read."""
+
+    def __init__(self, reader: KVReader, key: str, token_ids: tuple[int, ...], memory: MemoryStore) -> None:
+        self._reader = reader
+        self._key = key
+        self._token_ids = token_ids
+        self._memory = memory
+        self._layers: dict[int, LayerKV] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> int:
+        return self._reader.tokens
+
+    @property
+    def layer_count(self) -> int:
+        return self._reader.layer_count
+
+    def layer(self, index: int) -> LayerKV:
+        layer = self._reader.layer(index)
+        with self._lock:
+            self._layers[index] = layer
+        return layer
+
+    def close(self) -> None:
+        self._reader.close()
+        with self._lock:
+            layers, self._layers = self._layers, {}
+        if len(layers) == self.layer_count:
+            kv = ChunkKV(self._token_ids, tuple(layers[index] for index in range(len(layers))))
+            with contextlib.suppress(StoreError):  # larger than the budget, or what is in use leaves no room
+                self._memory.put(self._key, kv)
