@@ -16,6 +16,7 @@ import pytest
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError
 from ragblend.store.catalogue import MIGRATIONS, Catalogue
+from ragblend.store.rows import CHECKED
 
 
 @pytest.fixture
@@ -114,6 +115,18 @@ def test_a_closed_catalogue_says_so(path):
     catalogue.close()
     with pytest.raises(StoreError, match="closed"):
         catalogue.rows("SELECT 1")
+
+
+def test_every_column_of_every_table_is_checked(path):
+    with opened(path) as catalogue:
+        names = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_'"
+        tables = {
+            table: tuple(row[1] for row in catalogue.rows(f"PRAGMA table_info({table})"))
+            for (table,) in catalogue.rows(names)
+        }
+    assert {table: set(columns) for table, columns in tables.items()} == {
+        table: {*columns, "checksum"} for table, columns in CHECKED.items()
+    }
 
 
 class TestTransactions:
