@@ -64,6 +64,8 @@ class GrammarProcessor(LogitsProcessor):
         """input_ids: [1, length], the prompt at first, then one more token a call. scores: [1, vocabulary]."""
         if self._seen >= 0:
             self._matcher.consume_tokens(input_ids[0, self._seen :].tolist())
+        if self._matcher.is_error():
+            raise ConfigError(f"the grammar cannot be followed: {' '.join(self._matcher.get_error().split())}")
         self._seen = input_ids.shape[1]
         return scores.masked_fill(~self._allowed(scores.shape[1]).to(scores.device), -torch.inf)
 

@@ -93,16 +93,19 @@ def _closed(schema: Any) -> Any:
     return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), Mapping) else closed
 
 
-def tool_call_grammar(tools: Sequence[Mapping[str, Any]]) -> str:
+def tool_call_grammar(tools: Sequence[Mapping[str, Any]], tokenizer: Any) -> str:
     """A grammar (``GenerationSettings.grammar``) whose only answers are one call of one of ``tools``.
 
     tools: as chat templates take them, ``{"type": "function", "function": {"name": ..., "parameters":
-    <JSON schema>}}``. Raises ConfigError if there are none.
+    <JSON schema>}}``. tokenizer: of the model that answers. Raises ConfigError if there are no tools.
     """
     if not tools:
         raise ConfigError("a tool call is required, but there are no tools: give at least one")
     names = [f"call_{number}" for number in range(len(tools))]
-    lines = [f'start: "{OPENING}\\n" ({" | ".join(names)}) "\\n{CLOSING}"']
+    # A mark that is a token of its own is named without quotes: spelt out, its characters would be other tokens.
+    tokens = tokenizer.get_added_vocab()
+    opening, closing = (mark if mark in tokens else json.dumps(mark) for mark in (OPENING, CLOSING))
+    lines = [f'start: {opening} "\\n" ({" | ".join(names)}) "\\n" {closing}']
     lines += [
         json_grammar(_call_schema(tool)).replace("start", name, 1) for name, tool in zip(names, tools, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Tools for the chat template, and the grammar that forces an answer to call one."""
+"""Tools for the chat template, and which of them an answer is forced to call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from ragblend import Engine, tool_call_grammar
+from ragblend import Engine
 from ragblend.errors import ConfigError
 
 Tool = dict[str, Any] | type | Callable[..., Any] | BaseTool
@@ -44,20 +44,3 @@ def forced_tools(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mappin
         names = ", ".join(tool["function"]["name"] for tool in tools)
         raise ConfigError(f"tool_choice {choice!r} is none of the tools ({names}), 'auto', 'any' or 'none'")
     return chosen
-
-
-def grammar_of(tools: Sequence[Mapping[str, Any]]) -> str:
-    """A grammar of exactly one call of one of ``tools``, with no arguments but those that its schema names."""
-    return tool_call_grammar([{**tool, "function": _closed(tool["function"])} for tool in tools])
-
-
-def _closed(schema: Any) -> Any:
-    """The schema, and those in it, with no other properties than those that it names."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
-        closed.setdefault("additionalProperties", False)
-    return closed

@@ -20,8 +20,8 @@ from pydantic import Field
 from langchain_ragblend._messages import messages_of
 from langchain_ragblend._model import RagBlendModel, Settings, metadata_of, usage_of
 from langchain_ragblend._streaming import Trimmed, async_pieces, in_thread, pieces
-from langchain_ragblend._tools import Tool, forced_tools, grammar_of, require_tools, schemas_of
-from ragblend import AnswerStream, ToolCallReader
+from langchain_ragblend._tools import Tool, forced_tools, require_tools, schemas_of
+from ragblend import AnswerStream, ToolCallReader, tool_call_grammar
 
 
 class ChatRagBlend(RagBlendModel, BaseChatModel):
@@ -170,7 +170,8 @@ class ChatRagBlend(RagBlendModel, BaseChatModel):
     ) -> _Asked:
         """Search for what is known in the messages; nothing is computed yet."""
         forced = forced_tools(tools or [], tool_choice)
-        settings = self._settings(kwargs, stop, grammar_of(forced) if forced else None)
+        grammar = tool_call_grammar(forced, self._engine.tokenizer) if forced else None
+        settings = self._settings(kwargs, stop, grammar)
         shown = None if tool_choice == "none" else tools
         conversation = messages_of(messages, documents, self._engine.template.system)
         stream = self._library.chat(conversation, tools=shown, **settings.arguments)

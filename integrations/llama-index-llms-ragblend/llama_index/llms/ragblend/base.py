@@ -246,7 +246,7 @@ class RagBlend(FunctionCallingLLM):
             raise ConfigError(f"tool_choice names {tool_choice!r}, which is not among the tools")
         specifications = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in offered]
         if tool_required or tool_choice not in (None, "auto"):
-            kwargs["grammar"] = tool_call_grammar(specifications)
+            kwargs["grammar"] = tool_call_grammar(specifications, self.engine.tokenizer)
         return {"messages": messages, "tools": specifications or None, **kwargs}
 
     def _validate_chat_with_tools_response(
