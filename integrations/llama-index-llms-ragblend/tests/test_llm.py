@@ -30,7 +30,7 @@ def test_metadata_tell_what_the_model_is(llm, tool_llm):
     assert llm.metadata.is_chat_model
     assert not llm.metadata.is_function_calling_model
     assert tool_llm.metadata.is_function_calling_model
-    assert RagBlend.class_name() == llm.to_payload()["class_name"] == "RagBlend"
+    assert RagBlend.class_name() == llm.to_dict()["class_name"] == "RagBlend"
 
 
 def test_a_model_without_a_chat_template_is_no_chat_model(tmp_path):
