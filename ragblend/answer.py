@@ -16,8 +16,9 @@ from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.errors import ConfigError, GenerationCancelled
 from ragblend.generate import AnswerText, end_token_ids, generate_ids
 from ragblend.models.adapter import DecoderAdapter
+from ragblend.prefix.request import Created, PrefixRequest
 from ragblend.prompt import Prompt, Segment
-from ragblend.results import Answer, Source, Timings, Usage
+from ragblend.results import Answer, CachePointUse, Source, Timings, Usage
 
 
 class StreamWatcher(Protocol):
@@ -55,6 +56,7 @@ class AnswerStream(Iterator[str]):
         run_blend: Callable[[Callable[[], bool]], Blended],
         grammar: LogitsProcessor | None = None,
         watcher: StreamWatcher | None = None,
+        prefix: PrefixRequest | None = None,
     ) -> None:
         self._adapter = adapter
         self._tokenizer = tokenizer
@@ -67,6 +69,7 @@ class AnswerStream(Iterator[str]):
         self._run_blend = run_blend
         self._grammar = grammar
         self._watcher = watcher
+        self._prefix = prefix
         self._cancelled = threading.Event()
         self._failure: Exception | None = None
         self._answer: Answer | None = None
@@ -109,14 +112,15 @@ class AnswerStream(Iterator[str]):
         return self.answer
 
     def _produce(self) -> Iterator[str]:
-        if self._watcher is None:
-            yield from self._run()
-            return
-        self._watcher.started(self)
+        if self._watcher is not None:
+            self._watcher.started(self)
         try:
             yield from self._run()
         finally:
-            self._watcher.ended(self)
+            if self._prefix is not None:
+                self._prefix.close()
+            if self._watcher is not None:
+                self._watcher.ended(self)
 
     def _run(self) -> Iterator[str]:
         began = time.perf_counter()
@@ -158,9 +162,18 @@ class AnswerStream(Iterator[str]):
         if self._failure is not None:
             raise self._failure
 
+    def _keep(self, blended: Blended | None, answer_ids: list[int]) -> tuple[Created, tuple[CachePointUse, ...]]:
+        """Leave what was computed to the prompts to come: after the answer, so that nobody waits for it."""
+        if self._prefix is None or blended is None:
+            return Created(), ()
+        rows = blended.canvas.get_seq_length()
+        token_ids = (*self._prompt.token_ids, *answer_ids)[:rows]
+        return self._prefix.keep(blended.canvas.take, token_ids, blended.approximate, blended.computed_between)
+
     def _finished(
         self, text: str, token_ids: list[int], reason: str, blended: Blended | None, first_token: float, total: float
     ) -> Answer:
+        created, cache_points = self._keep(blended if reason != "cancelled" else None, token_ids)
         return Answer(
             text=text.strip(),
             token_ids=tuple(token_ids),
@@ -171,8 +184,10 @@ class AnswerStream(Iterator[str]):
                 cached_tokens=blended.cached if blended else 0,
                 recomputed_tokens=blended.recomputed if blended else 0,
                 computed_tokens=blended.computed if blended else 0,
-                cache_creation_tokens=0,
+                cache_creation_tokens=created.tokens,
                 completion_tokens=len(token_ids),
+                cache_creation_5m_tokens=created.tokens_5m,
+                cache_creation_1h_tokens=created.tokens_1h,
             ),
             timings=Timings(
                 retrieve_s=self._retrieve_s,
@@ -189,6 +204,8 @@ class AnswerStream(Iterator[str]):
             hits=blended.hits if blended else 0,
             misses=blended.misses if blended else 0,
             matched_tokens=blended.matched_tokens if blended else 0,
+            prefix_tokens=blended.prefix_tokens if blended else 0,
+            cache_points=cache_points,
             learning=self._watcher.answered() if self._watcher and reason != "cancelled" else 0,
         )
 

@@ -66,6 +66,37 @@ class ReuseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixSettings:
+    """How KV of prompts' beginnings is kept for later prompts that begin alike.
+
+    automatic: keep what every request computes; else only what stands before cache points and in named caches.
+    block_tokens: tokens are reused in blocks of so many.
+    memory_bytes, disk_bytes: most bytes of one namespace, in memory and in a library's folder.
+    minimum_tokens: a cache point behind fewer tokens is not honoured, and the answer says so.
+    approximate: what the next turn of a conversation does with KV that blending left approximate: reuse
+        it as it is; refine it, so that the policy recomputes a share of it for the new question; or forbid,
+        to blend every turn anew.
+    max_turns: approximate KV is blended anew after so many turns.
+    """
+
+    automatic: bool = True
+    block_tokens: int = 16
+    memory_bytes: int = 1 << 30
+    disk_bytes: int = 4 << 30
+    minimum_tokens: int = 128
+    approximate: Literal["reuse", "refine", "forbid"] = "reuse"
+    max_turns: int = 8
+
+    def __post_init__(self) -> None:
+        modes = ("reuse", "refine", "forbid")
+        require(self.approximate in modes, f"approximate must be one of {', '.join(modes)}, got {self.approximate!r}")
+        require(1 <= self.block_tokens <= 1024, f"block_tokens must be between 1 and 1024, got {self.block_tokens}")
+        for name in ("memory_bytes", "disk_bytes", "minimum_tokens"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        require(self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}")
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """How the answer is decoded; the names are those of transformers' generation.
 

@@ -8,10 +8,11 @@ hands the text out and sums up usage and timings.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.blend.blender import blend as blend_prompt
@@ -19,17 +20,21 @@ from ragblend.blend.plan import fit_context
 from ragblend.blend.policies import policy_named
 from ragblend.blend.prefill import prefill_anchor, prefill_chunks
 from ragblend.blend.trust import require_trust
-from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, PrefixSettings
 from ragblend.errors import ModelError
 from ragblend.generate import end_token_ids
 from ragblend.grammar import Grammars
+from ragblend.library.caches import Caches
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import model_identity
 from ragblend.models.load import LoadedModel, load_model
-from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, PREAMBLE, Prompt, PromptTemplate
+from ragblend.prefix.cache import PrefixCache
+from ragblend.prefix.request import PrefixRequest
+from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, PREAMBLE, Prompt, PromptTemplate, Segment
+from ragblend.prompt.segments import CacheBreak
 from ragblend.results import Answer
 from ragblend.store.base import ChunkKV, KVStore
-from ragblend.store.key import ModelIdentity, entry_key
+from ragblend.store.key import ModelIdentity, digest_fields, entry_key
 
 
 class Engine:
@@ -38,6 +43,9 @@ class Engine:
     model: None for the embedded default, a folder, a ``.gguf`` file or a transformers id.
     device: ``auto``, ``cpu``, ``cuda``, ... dtype: ``auto``, ``float32``, ``bfloat16``, ``float16``.
     blend: the default policy and ratio. system, question: the wording of the prompt template.
+
+    prefix: how KV of prompts' beginnings is kept (``caches``). clock: seconds since the epoch, by which what is
+        kept expires.
 
     preamble: text that follows the prompt's beginning in the anchor, so that a chunk is prefilled as it
         stands in prompts: behind other documents. At most an eighth of the context is taken. "" makes
@@ -59,8 +67,11 @@ class Engine:
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
         preamble: str = PREAMBLE,
+        prefix: PrefixSettings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._start(load_model(model, device, dtype), blend, system, question, preamble)
+        loaded = load_model(model, device, dtype)
+        self._start(loaded, blend, system, question, preamble, prefix or PrefixSettings(), clock)
 
     @classmethod
     def from_model(
@@ -73,15 +84,25 @@ class Engine:
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
         preamble: str = PREAMBLE,
+        prefix: PrefixSettings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> Engine:
         """An engine on a transformers model that is already in memory. The engine takes the model over."""
         engine = cls.__new__(cls)
         name = name or str(model.config.model_type)
-        engine._start(LoadedModel(model, tokenizer, name, name), blend, system, question, preamble)
+        loaded = LoadedModel(model, tokenizer, name, name)
+        engine._start(loaded, blend, system, question, preamble, prefix or PrefixSettings(), clock)
         return engine
 
     def _start(
-        self, loaded: LoadedModel, blend: BlendSettings | None, system: str, question: str, preamble: str
+        self,
+        loaded: LoadedModel,
+        blend: BlendSettings | None,
+        system: str,
+        question: str,
+        preamble: str,
+        prefix: PrefixSettings,
+        clock: Callable[[], float],
     ) -> None:
         if loaded.tokenizer is None:
             raise ModelError(f"{loaded.name}: the model has no tokenizer, so it cannot read text")
@@ -96,11 +117,17 @@ class Engine:
         require_trust(self.adapter, self.name, self.identity)
         preamble_ids = self.template.text_ids(preamble)[: self.context_length // 8]
         self.anchor: ChunkKV = prefill_anchor(self.adapter, (*self.template.prefix_ids, *preamble_ids))
+        self.caches = Caches(self, prefix, clock, self._fill)
 
     @property
     def anchor_ids(self) -> tuple[int, ...]:
         """Ids behind which every chunk is prefilled."""
         return self.anchor.token_ids
+
+    @cached_property
+    def cache_identity(self) -> str:
+        """A digest of everything that must be equal for the KV of a prompt's beginning to be reused."""
+        return digest_fields(self.identity.digest(), str(self.tokenizer.chat_template or ""))
 
     @property
     def context_length(self) -> int:
@@ -141,17 +168,24 @@ class Engine:
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
         watcher: StreamWatcher | None = None,
+        cache: PrefixCache | Literal["off"] | None = None,
     ) -> AnswerStream:
         """Answer a prompt, text piece by text piece. Work begins with the first piece asked for.
 
         store: where the prompt's chunks are looked up. retrieve_s: what retrieval took, for the timings.
-        watcher: is told when the stream begins and ends.
+        watcher: is told when the stream begins and ends. cache: where the prompt's beginning is looked up and
+        kept, None for this engine's memory. Policy ``full`` reuses nothing and leaves nothing behind.
         Raises ContextOverflowError, ConfigError (unknown policy, bad grammar) at once.
         """
         blend = blend or self.blend
         generation = generation or GenerationSettings()
         policy = policy_named(blend.policy)
         prompt, dropped = fit_context(prompt, generation.max_tokens, self.context_length, blend.overflow)
+        prefix = None
+        if policy.reuse != "nothing" and cache != "off":
+            approximate = policy.name if policy.reuse == "all" else None
+            prefixes = cache or self.caches.own(DEFAULT_NAMESPACE).prefixes
+            prefix = PrefixRequest(prefixes, prompt, approximate, blend.ratio)
         return AnswerStream(
             adapter=self.adapter,
             tokenizer=self.tokenizer,
@@ -163,6 +197,7 @@ class Engine:
             retrieve_s=retrieve_s,
             grammar=self._grammars.processor(generation.grammar) if generation.grammar else None,
             watcher=watcher,
+            prefix=prefix,
             run_blend=lambda cancelled: blend_prompt(
                 self.adapter,
                 self.anchor,
@@ -172,8 +207,23 @@ class Engine:
                 store=store,
                 room=generation.max_tokens,
                 cancelled=cancelled,
+                prefix=prefix,
             ),
         )
+
+    def _fill(self, cache: PrefixCache, token_ids: tuple[int, ...], ttl_s: float) -> int:
+        """Compute and keep the beginning of prompts, exactly. Returns how many of its tokens are kept."""
+        prompt = Prompt((Segment("suffix", token_ids),), (CacheBreak(len(token_ids), ttl_s),))
+        prompt, _ = fit_context(prompt, 1, self.context_length, "refuse")
+        request = PrefixRequest(cache, prompt, None, 1.0)
+        try:
+            blended = blend_prompt(
+                self.adapter, self.anchor, prompt, policy=policy_named("prefix"), ratio=1.0, prefix=request
+            )
+            request.keep(blended.canvas.take, token_ids, (), blended.computed_between)
+        finally:
+            request.close()
+        return cache.along(token_ids).tokens
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -188,6 +238,9 @@ class Engine:
         blend: BlendSettings | None = None,
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
+        cache: PrefixCache | Literal["off"] | None = None,
     ) -> Answer:
         """Answer a prompt. Arguments and errors as ``stream``."""
-        return self.stream(prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s).complete()
+        return self.stream(
+            prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s, cache=cache
+        ).complete()

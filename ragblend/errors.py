@@ -6,6 +6,7 @@
     ├── UsageError                  exit status 2: what was asked cannot be done, on any machine
     │   ├── ConfigError             a setting outside its range (also a ValueError)
     │   ├── PathNotFoundError       a path, library or model that is not there
+    │   ├── CacheHandleError        a named cache that is gone, or another namespace's or model's
     │   └── ContextOverflowError    the prompt does not fit the model's context
     ├── ModelError                  a model that cannot be loaded
     │   └── UnsupportedModelError   a model that the correctness gate refuses, with the reason
@@ -49,6 +50,10 @@ class ConfigError(UsageError, ValueError):
 
 class PathNotFoundError(UsageError):
     """A path, library or model that is not there."""
+
+
+class CacheHandleError(UsageError):
+    """A named cache that is gone, or that belongs to another namespace or model."""
 
 
 class ContextOverflowError(UsageError):

@@ -14,7 +14,8 @@ class Usage:
     recomputed_tokens: of those, the ones that the policy recomputed.
     computed_tokens: rows computed in this request = suffix + glue + chunks not in the store +
         recomputed_tokens. So ``prompt_tokens = cached_tokens - recomputed_tokens + computed_tokens``.
-    cache_creation_tokens: chunk tokens newly written to the store by this request.
+    cache_creation_tokens: computed prompt tokens that are kept for later prompts; of them,
+        cache_creation_5m_tokens and cache_creation_1h_tokens at cache points of that time to live.
     completion_tokens: generated tokens.
     """
 
@@ -24,6 +25,23 @@ class Usage:
     computed_tokens: int
     cache_creation_tokens: int
     completion_tokens: int
+    cache_creation_5m_tokens: int = 0
+    cache_creation_1h_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachePointUse:
+    """What became of a cache point behind ``tokens`` tokens.
+
+    read_tokens: of them, those whose KV was there. kept: whether it outlives its last use by ttl_s
+    seconds now; if not, ``reason`` says why.
+    """
+
+    tokens: int
+    ttl_s: float
+    read_tokens: int
+    kept: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +74,7 @@ class Answer:
 
     hits: chunks whose KV came from the store. misses: chunks that were looked up and not there.
     matched_tokens: prompt tokens in chunks that the store has, whether or not the policy reuses them.
+    prefix_tokens: prompt tokens whose KV the prefix cache had. cache_points: what became of each.
     learning: tokens of this prompt that wait to be precomputed for the next time.
     """
 
@@ -73,3 +92,5 @@ class Answer:
     misses: int = 0
     matched_tokens: int = 0
     learning: int = 0
+    prefix_tokens: int = 0
+    cache_points: tuple[CachePointUse, ...] = ()

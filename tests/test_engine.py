@@ -118,7 +118,8 @@ def test_a_stream_gives_the_answer_piece_by_piece(tiny_engine, prompt, store):
 
 
 def test_usage_adds_up(tiny_engine, prompt, store):
-    answer = tiny_engine.generate(prompt, store=store, blend=BlendSettings(ratio=0.1), generation=GREEDY)
+    blend = BlendSettings(ratio=0.1)
+    answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=GREEDY, cache="off")
     usage = answer.usage
     assert usage.prompt_tokens == len(prompt)
     assert usage.prompt_tokens == usage.cached_tokens - usage.recomputed_tokens + usage.computed_tokens

@@ -138,7 +138,7 @@ class _Rounds:
             )
 
     def _answer(self, settings: BlendSettings) -> Answer:
-        return self.engine.generate(self.prompt, store=self.store, blend=settings, generation=_ONE_TOKEN)
+        return self.engine.generate(self.prompt, store=self.store, blend=settings, generation=_ONE_TOKEN, cache="off")
 
 
 def _cut(engine: Engine, texts: Sequence[str] | None, context: int, chunk_tokens: int) -> list[tuple[int, ...]]:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ragblend.blend.loader import Loader, LostChunkError
-from ragblend.blend.plan import make_plan
+from ragblend.blend.plan import make_plan, shared_prefix
 from ragblend.blend.policies import Policy, Request
 from ragblend.errors import ModelError
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
+from ragblend.prefix.chain import Reused
+from ragblend.prefix.request import PrefixRequest
 from ragblend.prompt import Prompt
 from ragblend.store.base import ChunkKV, KVStore
 
@@ -24,7 +26,8 @@ class Blended:
 
     computed: rows computed. recomputed: of them, the reused tokens that the policy chose.
     cached: prompt tokens whose KV was reused (recomputed ones included). hits, misses and matched_tokens as
-    in the plan. Seconds as in Timings.
+    in the plan. Seconds as in Timings. rows: those computed, sorted. prefix_tokens: as in the plan.
+    approximate: start, length and key of what was reused inexactly and recomputed only in part.
     """
 
     canvas: Canvas
@@ -39,6 +42,13 @@ class Blended:
     load_s: float
     select_s: float
     recompute_s: float
+    rows: Tensor
+    prefix_tokens: int
+    approximate: Reused
+
+    def computed_between(self, first: int, last: int) -> int:
+        """How many rows from position ``first`` to before ``last`` were computed."""
+        return int(((self.rows >= first) & (self.rows < last)).sum())
 
 
 def blend(
@@ -51,22 +61,25 @@ def blend(
     store: KVStore | None = None,
     room: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
+    prefix: PrefixRequest | None = None,
 ) -> Blended:
     """Fill a canvas with the prompt's KV, reusing what the policy allows.
 
     room: positions to keep free behind the prompt for the answer. cancelled: asked before each layer;
     when it says yes, GenerationCancelled is raised and everything is freed. A chunk that cannot be
-    read to its end is discarded from the store and the request planned again without it.
+    read to its end is discarded from the store and the request planned again without it. prefix: where
+    the prompt's beginning is looked up.
     """
     lost: set[str] = set()
     while True:
-        plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, lost)
+        kept = prefix.find(longer_than=shared_prefix(prompt, anchor)) if prefix else ()
+        plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, lost, kept)
         canvas = adapter.canvas(len(plan) + room)
         try:
             return _run(Request(adapter, plan, canvas, Loader(adapter, plan, canvas, cancelled), ratio), policy)
         except LostChunkError as error:
             lost.add(error.key)
-            if store is not None:
+            if not (prefix and prefix.discard(error.key, error.cause)) and store is not None:
                 store.discard(error.key, error.cause)
         finally:
             plan.close()
@@ -82,6 +95,8 @@ def _run(request: Request, policy: Policy) -> Blended:
     if logits is None:
         raise ModelError(f"policy {policy.name!r} stopped before the last layer: it must return a whole pass")
     recomputed = run.rows.numel() - plan.mandatory.numel()
+    partly = recomputed < plan.candidates.numel()
+    inexact = [p for p in plan.placements if partly and not (p.exact or p.settled)]
     return Blended(
         canvas=request.canvas,
         logits=logits,
@@ -95,4 +110,7 @@ def _run(request: Request, policy: Policy) -> Blended:
         load_s=loader.seconds,
         select_s=selected - began - loaded_for_selection,
         recompute_s=ended - selected - (loader.seconds - loaded_for_selection),
+        rows=run.rows,
+        prefix_tokens=plan.prefix_tokens,
+        approximate=tuple((p.start, p.reader.tokens, p.key or "") for p in inexact),
     )

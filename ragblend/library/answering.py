@@ -11,11 +11,14 @@ from typing import Any, Literal
 from ragblend.answer import AnswerStream
 from ragblend.config import GenerationSettings, require
 from ragblend.errors import LibraryError
+from ragblend.library.caches import Home
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.report import Hit
 from ragblend.library.reuse import Reuse
+from ragblend.prefix.names import NamedCache
 from ragblend.prompt import Message, Segment
 from ragblend.prompt.chat import Piece
+from ragblend.prompt.segments import CacheBreak
 from ragblend.results import Answer
 from ragblend.store.disk import DiskStore
 
@@ -32,7 +35,9 @@ class Answering(ABC):
     """
 
     store: DiskStore
+    namespace: str
     _reuse: Reuse | None
+    _home: Home
 
     @abstractmethod
     def _require_engine(self) -> LibraryEngine: ...
@@ -73,7 +78,13 @@ class Answering(ABC):
         prompt = engine.template.build([part for hit in hits for part in _placed(hit, engine)], question)
         watcher = self._require_reuse().watcher()
         return engine.stream(
-            prompt, store=self.store, blend=blend, generation=generation, retrieve_s=retrieve_s, watcher=watcher
+            prompt,
+            store=self.store,
+            blend=blend,
+            generation=generation,
+            retrieve_s=retrieve_s,
+            watcher=watcher,
+            cache=self._home.prefixes,
         )
 
     def chat(
@@ -81,6 +92,7 @@ class Answering(ABC):
         messages: Sequence[Message],
         *,
         tools: Sequence[dict[str, Any]] | None = None,
+        cache: NamedCache | str | None = None,
         policy: str | None = None,
         ratio: float | None = None,
         generation: GenerationSettings | None = None,
@@ -89,13 +101,22 @@ class Answering(ABC):
         """Answer a conversation through the model's chat template, reusing the KV of all that is known in it.
 
         Passages are chunks. Text is searched for known texts: precomputed ones, and indexed chunks as they
-        stand in prompts; what that takes is ``retrieve_s``. Raises ConfigError, too, for a conversation or
-        tools that the chat template does not take.
+        stand in prompts; what that takes is ``retrieve_s``. cache: a named cache (``engine.caches.create``)
+        whose messages come before these. Raises ConfigError, too, for a conversation or tools that the chat
+        template does not take, and for more than four cache points; CacheHandleError.
         """
         engine, began = self._require_engine(), time.perf_counter()
-        pieces = engine.template.chat.render(messages, tools)
         settings = _given(policy=policy, ratio=ratio, overflow=overflow)
-        return self._answer(engine, began, pieces, (), generation, settings)
+        if cache is None:
+            pieces = engine.template.chat.render(messages, tools)
+            return self._answer(engine, began, pieces, (), generation, settings)
+        named = self._home.names.use(self._home.names.find(cache))
+        point = CacheBreak(named.tokens, named.ttl_s)
+        behind = engine.caches.go_on(named, messages, tools)
+        if behind is None:
+            pieces = engine.template.chat.render((*named.messages, *messages), tools)
+            return self._answer(engine, began, pieces, (), generation, settings)
+        return self._answer(engine, began, behind, named.token_ids, generation, settings, point)
 
     def complete(
         self,
@@ -133,10 +154,12 @@ class Answering(ABC):
         opening_ids: tuple[int, ...],
         generation: GenerationSettings | None,
         settings: dict[str, Any],
+        *cache_points: CacheBreak,
     ) -> AnswerStream:
         blend = replace(engine.blend, **settings)
         reuse = self._require_reuse()
         conversation = reuse.read(pieces, opening_ids)
+        conversation.cache_points += cache_points
         retrieve_s = time.perf_counter() - began
         return engine.stream(
             conversation.prompt,
@@ -145,6 +168,7 @@ class Answering(ABC):
             generation=generation,
             retrieve_s=retrieve_s,
             watcher=reuse.watcher(conversation),
+            cache=self._home.prefixes,
         )
 
     def _require_reuse(self) -> Reuse:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from ragblend.library.known import KnownTexts
 from ragblend.library.protocol import LibraryEngine
-from ragblend.prompt import Passage, Prompt, Segment, chunk_text
+from ragblend.prompt import CachePoint, Passage, Prompt, Segment, chunk_text
 from ragblend.prompt.blocks import blocks
 from ragblend.prompt.chat import Piece, TemplateText
-from ragblend.prompt.segments import prompt_of
+from ragblend.prompt.segments import CacheBreak, prompt_of
 from ragblend.results import Source
 from ragblend.store.base import KVStore
+
+Shown = TemplateText | str | Passage
 
 
 @dataclass
@@ -27,10 +28,15 @@ class Conversation:
     runs: list[Segment] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
+    cache_points: list[CacheBreak] = field(default_factory=list)
 
     @property
     def prompt(self) -> Prompt:
-        return prompt_of(self.runs)
+        return prompt_of(self.runs, tuple(self.cache_points))
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.runs))
 
 
 class ConversationReader:
@@ -46,7 +52,7 @@ class ConversationReader:
     def read(self, pieces: Iterable[Piece], opening_ids: tuple[int, ...] = ()) -> Conversation:
         """The conversation as a prompt that begins with ``opening_ids``. Raises StoreError."""
         made = Conversation([Segment("glue", opening_ids)])
-        joined = list(_joined(pieces))
+        joined, marks = _joined(pieces)
         texts = [index for index, piece in enumerate(joined) if isinstance(piece, str)]
         for index, piece in enumerate(joined):
             if isinstance(piece, TemplateText):
@@ -57,7 +63,13 @@ class ConversationReader:
                     made.runs.append(self._glue("\n\n"))
                 self._passage(piece, made)
             else:
+                before_text = made.tokens
                 self._text(piece, made, first=index == texts[0], last=index == texts[-1])
+                for at, point in marks.get(index, ()):
+                    inside = len(self._template.text_ids(piece[:at])) if at < len(piece) else made.tokens - before_text
+                    made.cache_points.append(CacheBreak(before_text + inside, point.ttl_s))
+                continue
+            made.cache_points += [CacheBreak(made.tokens, point.ttl_s) for _, point in marks.get(index, ())]
         return made
 
     def _text(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
@@ -105,10 +117,21 @@ class ConversationReader:
         return Segment("glue", tuple(self._template.text_ids(text)))
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces, with neighbouring text in one."""
-    for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
-        if is_text:
-            yield "".join(str(text) for text in group)
+def _joined(pieces: Iterable[Piece]) -> tuple[list[Shown], dict[int, list[tuple[int, CachePoint]]]]:
+    """The pieces with neighbouring text in one, and the cache points: by piece, behind so many characters of it.
+
+    A cache point is no border: text has the same tokens with and without one.
+    """
+    joined: list[Shown] = []
+    marks: dict[int, list[tuple[int, CachePoint]]] = {}
+    for piece in pieces:
+        before = joined[-1] if joined else ""
+        if isinstance(piece, CachePoint):
+            if joined:
+                at = len(before) if isinstance(before, str) else 0
+                marks.setdefault(len(joined) - 1, []).append((at, piece))
+        elif isinstance(piece, str) and isinstance(before, str) and joined:
+            joined[-1] = before + piece
         else:
-            yield from group
+            joined.append(piece)
+    return joined, marks

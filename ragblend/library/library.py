@@ -16,6 +16,7 @@ from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, req
 from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
 from ragblend.library.answering import Answering
+from ragblend.library.caches import unattended
 from ragblend.library.conversation import ConversationReader
 from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
@@ -23,6 +24,7 @@ from ragblend.library.indexing import Indexer, replacing
 from ragblend.library.known import KnownTexts
 from ragblend.library.lock import writing
 from ragblend.library.origin import Origin
+from ragblend.library.owners import ChunkOwners
 from ragblend.library.precompute import Precomputer
 from ragblend.library.precomputed import PrecomputedTexts
 from ragblend.library.progress import IndexProgress, Silent
@@ -42,6 +44,9 @@ from ragblend.library.retrieval import Retriever
 from ragblend.library.reuse import Reuse
 from ragblend.library.texts import Texts, unit_vector
 from ragblend.library.walk import absolute, find_files
+from ragblend.prefix.cache import PrefixCache
+from ragblend.prefix.names import Names
+from ragblend.prefix.shelf import Shelf, shelf_namespace
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.files import SYSTEM_FILES, Files
@@ -82,6 +87,9 @@ class Library(Answering):
         self.reuse = reuse
         self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
+        shelf = Shelf(DiskStore(folder, catalogue, shelf_namespace(namespace), files), namespace)
+        owners = ChunkOwners(self._records, self._precomputed)
+        self._home = engine.caches.attach(namespace, shelf, owners) if engine else unattended(namespace, shelf, owners)
 
     @classmethod
     def open(
@@ -297,6 +305,16 @@ class Library(Answering):
         with self._writing():
             return upkeep.collect_garbage(self._records, self.store, self.folder / layout.INDEX)
 
+    @property
+    def prefixes(self) -> PrefixCache:
+        """The KV of prompts' beginnings that the library keeps."""
+        return self._home.prefixes
+
+    @property
+    def named_caches(self) -> Names:
+        """The named caches of the namespace."""
+        return self._home.names
+
     def close(self) -> None:
         """Release the catalogue and the store. Using the library afterwards raises StoreError.
 
@@ -304,6 +322,10 @@ class Library(Answering):
         """
         if self._reuse is not None:
             self._reuse.close()
+        if self.engine is not None:
+            self.engine.caches.detach(self._home)
+        else:
+            self._home.prefixes.close()
         self.store.close()
         self.catalogue.close()
         self._delete_folder()
@@ -362,6 +384,7 @@ class Library(Answering):
         self._require_writable()
         with writing(self.folder / layout.WRITER_LOCK):
             yield
+            self._home.prefixes.revalidate()
 
     def _documents_at(self, paths: Iterable[Path]) -> list[str]:
         return [document for path in paths for document in self._records.paths_below(str(path))]

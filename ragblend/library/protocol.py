@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.prefix.cache import PrefixCache
 from ragblend.prompt import Prompt, PromptTemplate
 from ragblend.store.base import ChunkKV, KVStore
 from ragblend.store.key import ModelIdentity
+
+if TYPE_CHECKING:
+    from ragblend.library.caches import Caches
 
 
 class LibraryEngine(Protocol):
@@ -19,9 +23,15 @@ class LibraryEngine(Protocol):
     reference: str
     template: PromptTemplate
     blend: BlendSettings
+    caches: Caches
 
     @property
     def identity(self) -> ModelIdentity: ...
+
+    @property
+    def cache_identity(self) -> str:
+        """A digest of everything that must be equal for the KV of a prompt's beginning to be reused."""
+        ...
 
     @property
     def anchor_ids(self) -> tuple[int, ...]: ...
@@ -44,4 +54,5 @@ class LibraryEngine(Protocol):
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
         watcher: StreamWatcher | None = None,
+        cache: PrefixCache | Literal["off"] | None = None,
     ) -> AnswerStream: ...

@@ -16,7 +16,7 @@ from typing import Any
 
 from ragblend.config import require
 from ragblend.errors import ConfigError
-from ragblend.prompt.conversation import Message, Passage
+from ragblend.prompt.conversation import CachePoint, Message, Part, Passage
 
 _BETWEEN_MERGED = "\n\n"
 
@@ -28,7 +28,7 @@ class TemplateText:
     text: str
 
 
-Piece = TemplateText | str | Passage
+Piece = TemplateText | str | Passage | CachePoint
 
 
 class ChatTemplate:
@@ -87,7 +87,7 @@ class ChatTemplate:
 
     def _split(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> list[Piece]:
         mark = secrets.token_hex(8)
-        contents: list[list[str | Passage]] = []
+        contents: list[list[Part]] = []
         turns = []
         for number, message in enumerate(messages):
             before, inner, after = _without_outer_space(message.content)
@@ -133,17 +133,18 @@ class ChatTemplate:
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def _without_outer_space(content: tuple[str | Passage, ...]) -> tuple[str, list[str | Passage], str]:
+def _without_outer_space(content: tuple[Part, ...]) -> tuple[str, list[Part], str]:
     """Space before, what is inside, space behind: templates that trim see the space that they look for."""
     inner = list(content)
     before = after = ""
-    if inner and isinstance(inner[0], str):
-        stripped = inner[0].lstrip()
-        before, inner[0] = inner[0][: len(inner[0]) - len(stripped)], stripped
-    if inner and isinstance(inner[-1], str):
-        stripped = inner[-1].rstrip()
-        after, inner[-1] = inner[-1][len(stripped) :], stripped
-    return before, [part for part in inner if part != ""], after
+    shown = [index for index, part in enumerate(inner) if not isinstance(part, CachePoint)]
+    if shown and isinstance(text := inner[shown[0]], str):
+        inner[shown[0]] = stripped = text.lstrip()
+        before = text[: len(text) - len(stripped)]
+    if shown and isinstance(text := inner[shown[-1]], str):
+        inner[shown[-1]] = stripped = text.rstrip()
+        after = text[len(stripped) :]
+    return before, [part for part in inner if part != ""] if shown else [], after
 
 
 def _as_they_are(messages: Sequence[Message]) -> Sequence[Message]:
@@ -153,7 +154,7 @@ def _as_they_are(messages: Sequence[Message]) -> Sequence[Message]:
 def _system_in_user(messages: Sequence[Message]) -> list[Message]:
     """System text before the next user message, or in one of its own where none follows."""
     moved: list[Message] = []
-    waiting: tuple[str | Passage, ...] = ()
+    waiting: tuple[Part, ...] = ()
     for message in messages:
         if message.role == "system":
             waiting += (*message.content, _BETWEEN_MERGED)

@@ -32,16 +32,48 @@ class Passage:
         require(bool(self.text.strip()), f"a passage has no text{where}: leave it out")
 
 
+TIMES_TO_LIVE = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CachePoint:
+    """Everything up to here is to be kept for later prompts, until nobody has used it for ``ttl``: 5m or 1h."""
+
+    ttl: str = "5m"
+
+    def __post_init__(self) -> None:
+        known = self.ttl in TIMES_TO_LIVE
+        require(known, f"a cache point's ttl must be one of {', '.join(TIMES_TO_LIVE)}, got {self.ttl!r}")
+
+    @classmethod
+    def of(cls, cache_control: Mapping[str, Any]) -> CachePoint:
+        """From the hosted APIs' form: ``{"type": "ephemeral", "ttl": "1h"}``. Raises ConfigError."""
+        require(
+            isinstance(cache_control, Mapping) and cache_control.get("type") == "ephemeral",
+            f'cache_control must be {{"type": "ephemeral"}}, with "ttl" if need be, got {cache_control!r}',
+        )
+        unknown = sorted(map(str, cache_control.keys() - {"type", "ttl"}))
+        require(not unknown, f"cache_control has type and ttl, but not {', '.join(unknown)}")
+        return cls(cache_control.get("ttl", "5m"))
+
+    @property
+    def ttl_s(self) -> float:
+        return TIMES_TO_LIVE[self.ttl]
+
+
+Part = str | Passage | CachePoint
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. Raises ConfigError for another role or content.
 
-    content: text, which is searched for known texts, and passages. extra: what else the chat template
-    gets of this message (tool_calls, tool_call_id, name).
+    content: text, which is searched for known texts, passages, and cache points. extra: what else the
+    chat template gets of this message (tool_calls, tool_call_id, name).
     """
 
     role: str
-    content: tuple[str | Passage, ...]
+    content: tuple[Part, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -49,5 +81,5 @@ class Message:
         listed = isinstance(self.content, tuple)
         require(listed, f"a message's content must be a tuple of text and passages, got {type(self.content).__name__}")
         for part in self.content:
-            known = isinstance(part, str | Passage)
+            known = isinstance(part, str | Passage | CachePoint)
             require(known, f"a message's content is text and passages, got {type(part).__name__}")

@@ -8,8 +8,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
+from ragblend.config import require
 from ragblend.errors import ConfigError
 from ragblend.results import Source
+
+MOST_CACHE_POINTS = 4
 
 SegmentKind = Literal["prefix", "chunk", "glue", "suffix"]
 
@@ -27,13 +30,27 @@ class Segment:
         return len(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheBreak:
+    """A prompt's first ``tokens`` tokens are to be kept for ``ttl_s`` seconds after their last use."""
+
+    tokens: int
+    ttl_s: float
+
+
 @dataclass(frozen=True)
 class Prompt:
-    """Segments in order. The last one must be a non-empty suffix: its last row gives the first token."""
+    """Segments in order. The last one must be a non-empty suffix: its last row gives the first token.
+
+    cache_points: at most four. Raises ConfigError.
+    """
 
     segments: tuple[Segment, ...]
+    cache_points: tuple[CacheBreak, ...] = ()
 
     def __post_init__(self) -> None:
+        count = len(self.cache_points)
+        require(count <= MOST_CACHE_POINTS, f"a prompt has at most {MOST_CACHE_POINTS} cache points, got {count}")
         if not self.segments or self.segments[-1].kind != "suffix" or not self.segments[-1].token_ids:
             raise ConfigError("a prompt must end with a suffix of at least one token")
 
@@ -54,7 +71,7 @@ class Prompt:
         return tuple(segment for segment in self.segments if segment.kind == "chunk")
 
 
-def prompt_of(runs: Sequence[Segment]) -> Prompt:
+def prompt_of(runs: Sequence[Segment], cache_points: tuple[CacheBreak, ...] = ()) -> Prompt:
     """A prompt from chunks and other runs in order, which are named by where they stand.
 
     Before the first chunk is the prefix, after the last one the suffix, and glue is in between. A
@@ -75,4 +92,4 @@ def prompt_of(runs: Sequence[Segment]) -> Prompt:
         segments[-1] = Segment("suffix", segments[-1].token_ids)
     if len(segments) > 1 and segments[0].kind == "glue":
         segments[0] = Segment("prefix", segments[0].token_ids)
-    return Prompt(tuple(segments))
+    return Prompt(tuple(segments), cache_points)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ragblend.errors import ConfigError
 from ragblend.prompt.chat import ChatTemplate, Piece
-from ragblend.prompt.conversation import Message, Passage
+from ragblend.prompt.conversation import CachePoint, Message, Passage
 from ragblend.prompt.segments import Prompt, Segment
 from ragblend.store.key import digest_fields, token_bytes
 
@@ -93,4 +93,6 @@ class PromptTemplate:
 
 
 def _text(piece: Piece) -> str:
+    if isinstance(piece, CachePoint):
+        return ""
     return piece if isinstance(piece, str) else piece.text

@@ -82,6 +82,51 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX entries_namespace ON entries (namespace);
     """
     + "".join(check_rows(table) for table in ("costs", "evictions", "outbox")),
+    # The prefix cache: runs of blocks, whose key covers what must be right in a row; named caches; counters.
+    """
+    CREATE TABLE prefix_runs (
+        key TEXT PRIMARY KEY,
+        namespace TEXT NOT NULL,
+        start INTEGER NOT NULL,
+        token_ids BLOB NOT NULL,
+        parent BLOB NOT NULL,
+        hashes BLOB NOT NULL,
+        jump TEXT,
+        built_on TEXT NOT NULL,
+        turns INTEGER NOT NULL,
+        used_at REAL NOT NULL,
+        ttl_s REAL,
+        reads INTEGER NOT NULL,
+        read_tokens INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX prefix_runs_namespace ON prefix_runs (namespace);
+    CREATE TABLE prefix_names (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        model TEXT NOT NULL,
+        messages TEXT NOT NULL,
+        token_ids BLOB NOT NULL,
+        ttl_s REAL NOT NULL,
+        created_at REAL NOT NULL,
+        used_at REAL NOT NULL,
+        UNIQUE (namespace, model, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE prefix_hours (
+        namespace TEXT NOT NULL,
+        hour INTEGER NOT NULL,
+        requests INTEGER NOT NULL,
+        hits INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        read_tokens INTEGER NOT NULL,
+        written_tokens INTEGER NOT NULL,
+        written_5m_tokens INTEGER NOT NULL,
+        written_1h_tokens INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        PRIMARY KEY (namespace, hour)
+    ) WITHOUT ROWID;
+    """
+    + check_rows("prefix_names"),
 )
 
 

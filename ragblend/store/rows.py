@@ -21,6 +21,17 @@ CHECKED: dict[str, tuple[str, ...]] = {
     "costs": ("key", "namespace", "seconds"),
     "evictions": ("key", "namespace", "evicted_at"),
     "outbox": ("key", "namespace", "operation"),
+    "prefix_names": (
+        "id",
+        "name",
+        "namespace",
+        "model",
+        "messages",
+        "token_ids",
+        "ttl_s",
+        "created_at",
+        "used_at",
+    ),
 }
 
 

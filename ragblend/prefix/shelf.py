@@ -1,0 +1,272 @@
+"""Runs on disk: files of a DiskStore, named by rows of the catalogue, written by a thread of their own.
+
+A run is a cache of what can be computed again. So nothing here fails an answer: what cannot be written
+is counted, and what cannot be read is a miss.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, fields
+
+import numpy as np
+
+from ragblend.errors import RagblendError, StoreError
+from ragblend.prefix.chain import Blend
+from ragblend.prefix.run import Jump, Run
+from ragblend.prefix.statistics import HourlyUse
+from ragblend.store.base import ChunkKV, KVReader, MissCause
+from ragblend.store.disk import DiskStore
+from ragblend.store.key import digest_fields, token_bytes
+
+logger = logging.getLogger(__name__)
+
+HASH_BYTES = 32
+# Bytes of KV that may wait to be written; more is not kept on disk.
+_WAITING_BYTES = 512 << 20
+_COLUMNS = "key, namespace, start, token_ids, parent, hashes, jump, built_on, turns, used_at, ttl_s, reads, read_tokens"
+_HOURS = ", ".join(field.name for field in fields(HourlyUse))
+
+
+def shelf_namespace(namespace: str) -> str:
+    """The namespace of the store that holds a namespace's runs: no other name is likely to be this one."""
+    return digest_fields("prefix cache", namespace)
+
+
+class Shelf:
+    """The runs of one namespace in a library's folder. store: of ``shelf_namespace(namespace)``, given away."""
+
+    def __init__(self, store: DiskStore, namespace: str) -> None:
+        self.store = store
+        self.namespace = namespace
+        self.failed = 0
+        self._catalogue = store.catalogue
+        self._own_changes = 0
+        self._deleted: set[str] = set()
+        self._waiting_bytes = 0
+        self._noted: dict[str, tuple[float, float | None, int]] = {}
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def read_only(self) -> bool:
+        return self._catalogue.read_only
+
+    def version(self) -> int:
+        """Changes whenever another process has added or deleted runs."""
+        return int(self._catalogue.setting(self._version_name) or 0) - self._own_changes
+
+    def runs(self) -> list[Run]:
+        """All runs on disk. A row that is not what was written is left out: it is a miss."""
+        rows = self._catalogue.rows(
+            f"SELECT {_COLUMNS}, (SELECT bytes FROM entries WHERE entries.key = prefix_runs.key) AS file_bytes"
+            " FROM prefix_runs WHERE namespace = ? AND file_bytes IS NOT NULL",
+            self.namespace,
+        )
+        found = []
+        for row in rows:
+            with suppress(ValueError, TypeError, LookupError):
+                run = _run_of(row)
+                if run.key not in self._deleted:
+                    found.append(run)
+        return found
+
+    def open(self, run: Run) -> KVReader | None:
+        """A run's KV, or None if it cannot be read."""
+        try:
+            return self.store.open(run.key, run.token_ids)
+        except StoreError as error:
+            logger.warning("a kept prefix could not be read: %s", error)
+            return None
+
+    def discard(self, run: Run, cause: MissCause) -> None:
+        """Count a miss of a run whose bytes could not be read to their end, and set its file aside."""
+        with suppress(StoreError):
+            self.store.discard(run.key, cause)
+
+    def put(self, run: Run, kv: ChunkKV, done: Callable[[int], None]) -> bool:
+        """Queue a run to be written; False if it will not be. done: called with its file's bytes, 0 on failure."""
+        with self._lock:
+            if self.read_only or self._waiting_bytes + kv.nbytes > _WAITING_BYTES:
+                return False
+            self._waiting_bytes += kv.nbytes
+            self._deleted.discard(run.key)
+
+        def write() -> None:
+            nbytes = 0
+            try:
+                if run.key not in self._deleted:
+                    nbytes = self._write(run, kv)
+            finally:
+                with self._lock:
+                    self._waiting_bytes -= kv.nbytes
+                done(nbytes)
+
+        self._submit(write)
+        return True
+
+    def delete(self, runs: Iterable[Run]) -> None:
+        """Queue runs to be deleted; they are not found again from now on."""
+        keys = [run.key for run in runs]
+        with self._lock:
+            self._deleted.update(keys)
+        if not self.read_only:
+            self._submit(lambda: self._delete(keys))
+
+    def note(self, runs: Sequence[Run], hours: Sequence[HourlyUse]) -> None:
+        """Queue the last uses of runs, and counters, to be written down."""
+        uses = [(run.used_at, run.ttl_s, run.reads, run.read_tokens, run.key) for run in runs if run.on_disk]
+        if not self.read_only:
+            self._submit(lambda: self._note(uses, hours))
+
+    def hours(self) -> list[HourlyUse]:
+        rows = self._catalogue.rows(f"SELECT {_HOURS} FROM prefix_hours WHERE namespace = ?", self.namespace)
+        return [HourlyUse(*row) for row in rows]
+
+    def flush(self) -> None:
+        """Wait until everything that was queued is done."""
+        with self._lock:
+            running = self._thread is not None
+        if running:
+            done = threading.Event()
+            self._submit(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        """End the thread, once it has done what was queued, and close the store."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join()
+        self.store.close()
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="ragblend-prefix", daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except RagblendError as error:  # a full disk, another writer: the cache does without
+                self.failed += 1
+                logger.warning("a prefix could not be kept: %s", error)
+            except Exception:
+                self.failed += 1
+                logger.exception("the prefix cache failed")
+
+    def _write(self, run: Run, kv: ChunkKV) -> int:
+        entry = self.store.write_blob(run.key, kv)
+        row = (
+            run.key,
+            self.namespace,
+            run.start,
+            token_bytes(run.token_ids),
+            run.parent,
+            b"".join(run.hashes),
+            _jump_json(run.jump),
+            json.dumps(sorted(run.built_on)),
+            run.turns,
+            run.used_at,
+            run.ttl_s,
+            run.reads,
+            run.read_tokens,
+        )
+        marks = ", ".join("?" * len(row))
+        with self._catalogue.transaction() as connection:
+            self.store.record([entry])
+            connection.execute(f"INSERT OR REPLACE INTO prefix_runs ({_COLUMNS}) VALUES ({marks})", row)
+            self._changed()
+        return entry.nbytes
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        with self._catalogue.transaction() as connection:
+            deleted = connection.executemany("DELETE FROM prefix_runs WHERE key = ?", [(key,) for key in keys])
+            if deleted.rowcount:
+                self.store.forget(keys)
+                self._changed()
+        if deleted.rowcount:
+            self.store.erase(keys)
+
+    def _note(self, uses: Sequence[tuple[float, float | None, int, int, str]], hours: Sequence[HourlyUse]) -> None:
+        changed = [use for use in uses if self._noted.get(use[-1]) != use[:3]]
+        if not changed and not hours:
+            return
+        sums = [field.name for field in fields(HourlyUse)][1:]
+        update = ", ".join(f"{name} = {name} + excluded.{name}" for name in sums)
+        marks = ", ".join("?" * (len(sums) + 2))
+        with self._catalogue.transaction() as connection:
+            connection.executemany(
+                "UPDATE prefix_runs SET used_at = max(used_at, ?), ttl_s = ?, reads = ?, read_tokens = ? WHERE key = ?",
+                changed,
+            )
+            connection.executemany(
+                f"INSERT INTO prefix_hours (namespace, {_HOURS}) VALUES ({marks})"
+                f" ON CONFLICT (namespace, hour) DO UPDATE SET {update}",
+                [(self.namespace, *astuple(hour)) for hour in hours],
+            )
+        self._noted.update((use[-1], use[:3]) for use in changed)
+
+    def _changed(self) -> None:
+        """Bump the version by which other processes notice, as part of the caller's transaction."""
+        with self._catalogue.transaction() as connection:
+            connection.execute(
+                "INSERT INTO settings (name, value) VALUES (?, '1')"
+                " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                (self._version_name,),
+            )
+        self._own_changes += 1
+
+    @property
+    def _version_name(self) -> str:
+        return f"prefix:{self.namespace}"
+
+
+def _run_of(row: Sequence[object]) -> Run:
+    """A run from its row. Raises ValueError, TypeError or LookupError unless it is what was written."""
+    key, _, start, token_ids, parent, hashes, jump, built_on, turns, used_at, ttl_s, reads, read_tokens, nbytes = row
+    if not (isinstance(token_ids, bytes) and isinstance(hashes, bytes) and isinstance(parent, bytes)):
+        raise TypeError("not bytes")
+    run = Run(
+        start=int(str(start)),
+        token_ids=tuple(np.frombuffer(token_ids, "<i4").tolist()),
+        parent=parent,
+        hashes=tuple(hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)),
+        jump=_jump_of(parent, jump),
+        built_on=frozenset(json.loads(str(built_on))),
+        turns=int(str(turns)),
+        used_at=float(str(used_at)),
+        ttl_s=None if ttl_s is None else float(str(ttl_s)),
+        disk_bytes=int(str(nbytes)),
+        on_disk=True,
+        reads=int(str(reads)),
+        read_tokens=int(str(read_tokens)),
+    )
+    if run.key != key:
+        raise ValueError("the row is damaged")
+    return run
+
+
+def _jump_json(jump: Jump | None) -> str | None:
+    if jump is None:
+        return None
+    blend = jump.blend
+    return json.dumps([jump.parent.hex(), jump.length, jump.tail.hex(), blend.policy, blend.ratio, blend.reused])
+
+
+def _jump_of(seed: bytes, text: object) -> Jump | None:
+    if text is None:
+        return None
+    parent, length, tail, policy, ratio, reused = json.loads(str(text))
+    pieces = tuple((int(start), int(count), str(key)) for start, count, key in reused)
+    return Jump(bytes.fromhex(parent), seed, int(length), bytes.fromhex(tail), Blend(policy, ratio, pieces))
