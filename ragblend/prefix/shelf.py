@@ -23,6 +23,7 @@ from ragblend.prefix.statistics import HourlyUse
 from ragblend.store.base import ChunkKV, KVReader, MissCause
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields, token_bytes
+from ragblend.store.rows import is_sound
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Shelf:
         """All runs on disk. A row that is not what was written is left out: it is a miss."""
         rows = self._catalogue.rows(
             f"SELECT {_COLUMNS}, (SELECT bytes FROM entries WHERE entries.key = prefix_runs.key) AS file_bytes"
-            " FROM prefix_runs WHERE namespace = ? AND file_bytes IS NOT NULL",
+            f" FROM prefix_runs WHERE namespace = ? AND file_bytes IS NOT NULL AND {is_sound('prefix_runs')}",
             self.namespace,
         )
         found = []
@@ -126,7 +127,9 @@ class Shelf:
             self._submit(lambda: self._note(uses, hours))
 
     def hours(self) -> list[HourlyUse]:
-        rows = self._catalogue.rows(f"SELECT {_HOURS} FROM prefix_hours WHERE namespace = ?", self.namespace)
+        rows = self._catalogue.rows(
+            f"SELECT {_HOURS} FROM prefix_hours WHERE namespace = ? AND {is_sound('prefix_hours')}", self.namespace
+        )
         return [HourlyUse(*row) for row in rows]
 
     def flush(self) -> None:
@@ -204,16 +207,16 @@ class Shelf:
             return
         sums = [field.name for field in fields(HourlyUse)][1:]
         update = ", ".join(f"{name} = {name} + excluded.{name}" for name in sums)
-        marks = ", ".join("?" * (len(sums) + 2))
+        marks = ", ".join("?" * (len(sums) + 3))
         with self._catalogue.transaction() as connection:
             connection.executemany(
                 "UPDATE prefix_runs SET used_at = max(used_at, ?), ttl_s = ?, reads = ?, read_tokens = ? WHERE key = ?",
                 changed,
             )
             connection.executemany(
-                f"INSERT INTO prefix_hours (namespace, {_HOURS}) VALUES ({marks})"
-                f" ON CONFLICT (namespace, hour) DO UPDATE SET {update}",
-                [(self.namespace, *astuple(hour)) for hour in hours],
+                f"INSERT INTO prefix_hours (id, namespace, {_HOURS}) VALUES ({marks})"
+                f" ON CONFLICT (id) DO UPDATE SET {update}",
+                [(f"{hour.hour} {self.namespace}", self.namespace, *astuple(hour)) for hour in hours],
             )
         self._noted.update((use[-1], use[:3]) for use in changed)
 

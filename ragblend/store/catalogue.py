@@ -113,6 +113,7 @@ MIGRATIONS: tuple[str, ...] = (
         UNIQUE (namespace, model, name)
     ) WITHOUT ROWID;
     CREATE TABLE prefix_hours (
+        id TEXT PRIMARY KEY,
         namespace TEXT NOT NULL,
         hour INTEGER NOT NULL,
         requests INTEGER NOT NULL,
@@ -122,11 +123,10 @@ MIGRATIONS: tuple[str, ...] = (
         written_tokens INTEGER NOT NULL,
         written_5m_tokens INTEGER NOT NULL,
         written_1h_tokens INTEGER NOT NULL,
-        completion_tokens INTEGER NOT NULL,
-        PRIMARY KEY (namespace, hour)
+        completion_tokens INTEGER NOT NULL
     ) WITHOUT ROWID;
     """
-    + check_rows("prefix_names"),
+    + "".join(check_rows(table) for table in ("prefix_runs", "prefix_names", "prefix_hours")),
 )
 
 
