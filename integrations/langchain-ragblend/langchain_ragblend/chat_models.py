@@ -80,7 +80,6 @@ class ChatRagBlend(RagBlendModel, BaseChatModel):
             pdf_inputs=False,
             tool_calling=tools,
             tool_choice=tools,
-            tool_call_streaming=tools,
             structured_output=False,
         )
 
