@@ -7,11 +7,13 @@ READY  := $(VENV)/ready
 INTEGRATIONS := $(patsubst %/pyproject.toml,%,$(wildcard integrations/*/pyproject.toml))
 DEMO   := .demo/handbook.rag
 
-.PHONY: help environment demo test lint bench clean
+.PHONY: help environment demo test test-long test-optimised lint bench clean
 
 help:
 	@echo "make demo    index the example handbook, ask it questions, compare with full prefill"
 	@echo "make test    the whole test suite: package, integrations, notebooks"
+	@echo "make test-long       the long versions of the fault injection tests (see docs/reliability.md)"
+	@echo "make test-optimised  the suite under python -O"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   time to first token on this machine; with DATA=questions.jsonl, quality of the answers too"
 	@echo "make clean   remove the environment and the demo's library"
@@ -41,6 +43,13 @@ test: $(READY)
 	$(BIN)/python -m pytest tests
 	@set -e; for each in $(INTEGRATIONS) $(wildcard notebooks); do echo "$$each"; \
 		(cd $$each && $(abspath $(BIN))/python -m pytest); done
+
+test-long: $(READY)
+	$(BIN)/python -m pytest tests -m long
+
+# pytest warns that it does not check asserts outside of tests, which is what this is about.
+test-optimised: $(READY)
+	$(BIN)/python -O -m pytest tests -W ignore::pytest.PytestConfigWarning
 
 lint: $(READY)
 	$(BIN)/ruff check .
