@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragblend.answer import AnswerStream
-    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings, ReuseSettings
+    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings, PrefixSettings, ReuseSettings
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
     from ragblend.library.embedding import SentenceEmbedder
     from ragblend.library.library import Library
     from ragblend.library.report import Hit, PrecomputeReport
     from ragblend.library.texts import TextDocument
-    from ragblend.prompt import Message, Passage, Prompt, Segment
-    from ragblend.results import Answer, Source, Timings, Usage
+    from ragblend.prefix.names import NamedCache
+    from ragblend.prompt import CachePoint, Message, Passage, Prompt, Segment
+    from ragblend.results import Answer, CachePointUse, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
     from ragblend.tool_calls import ToolCall, ToolCallReader, json_grammar, tool_call_grammar
+    from ragblend.usage import CostReport, Prices
 
 __version__ = "0.1.0"
 
@@ -26,15 +28,21 @@ __all__ = [
     "Answer",
     "AnswerStream",
     "BlendSettings",
+    "CachePoint",
+    "CachePointUse",
     "ChunkSettings",
+    "CostReport",
     "Engine",
     "GenerationSettings",
     "Hit",
     "Library",
     "MemoryStore",
     "Message",
+    "NamedCache",
     "Passage",
     "PrecomputeReport",
+    "PrefixSettings",
+    "Prices",
     "Prompt",
     "RagblendError",
     "ReuseSettings",
@@ -52,16 +60,18 @@ __all__ = [
 
 _HOMES = {
     "answer": ("AnswerStream",),
-    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings", "ReuseSettings"),
+    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings", "PrefixSettings", "ReuseSettings"),
     "engine": ("Engine",),
     "errors": ("RagblendError",),
     "library.embedding": ("SentenceEmbedder",),
     "library.library": ("Library",),
     "library.report": ("Hit", "PrecomputeReport"),
     "library.texts": ("TextDocument",),
-    "prompt": ("Message", "Passage", "Prompt", "Segment"),
-    "results": ("Answer", "Source", "Timings", "Usage"),
+    "prefix.names": ("NamedCache",),
+    "prompt": ("CachePoint", "Message", "Passage", "Prompt", "Segment"),
+    "results": ("Answer", "CachePointUse", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
+    "usage": ("CostReport", "Prices"),
     "tool_calls": ("ToolCall", "ToolCallReader", "json_grammar", "tool_call_grammar"),
 }
 _HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}
