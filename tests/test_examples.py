@@ -14,6 +14,7 @@ pytestmark = pytest.mark.real_model
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WARRANTY = EXAMPLES / "handbook" / "warranty.md"
 TESTED = {
+    "prefix_cache.py",
     "ask_handbook.py",
     "compare_policies.py",
     "langchain_one_line.py",
@@ -89,3 +90,13 @@ def test_langchain_stream_prints_text_then_sources(tmp_path: Path) -> None:
     assert answer.strip()
     assert re.match(r"2 of 2 chunks from the store, first token [\d.]+ s\n", summary)
     assert summary.count("warranty.md, chunk ") == 2
+
+
+def test_prefix_cache_reuses_the_system_prompt_also_after_a_restart(tmp_path: Path) -> None:
+    printed = run("prefix_cache.py", tmp_path, "--tokens", 300, "--questions", 2)
+    rows = re.findall(r"^ +(\d+) +[\d.]+ s +[\d.]+ s +[\d.]+ s +([\d,]+)$", printed, re.MULTILINE)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert int(rows[1][1]) >= 200
+    counts = re.search(r"([\d,]+) of ([\d,]+) prompt tokens", printed).groups()
+    read, total = (int(count.replace(",", "")) for count in counts)
+    assert 0.6 * total < read < total

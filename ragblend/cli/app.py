@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ragblend import __version__
-from ragblend.cli import ask, bench, doctor, fetch, index, maintain
+from ragblend.cli import ask, bench, cache, doctor, fetch, index, maintain
 from ragblend.cli.output import fail, stdout
 from ragblend.cli.quiet import quiet
 from ragblend.errors import RagblendError
@@ -46,6 +46,7 @@ app.command("repair")(maintain.repair)
 app.command("gc")(maintain.gc)
 app.command("remove")(maintain.remove)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")
 app.command("fetch")(fetch.fetch)
 

@@ -46,7 +46,9 @@ def stats(
         prices=prices,
     )
     if json:
-        hours = [{"hour": hour.hour * 3600, "requests": hour.requests, "hit_rate": hour.hit_rate} for hour in found.hours]
+        hours = [
+            {"hour": hour.hour * 3600, "requests": hour.requests, "hit_rate": hour.hit_rate} for hour in found.hours
+        ]
         emit({"statistics": found, "hit_rate": sums.hit_rate, "over_time": hours, "cost": cost, "saved": cost.saved})
         return
     rows = [
@@ -74,7 +76,13 @@ def list_kept(
     with _opened(library, namespace, read_only=True) as opened:
         kept, named = opened.prefixes.prefixes(), opened.named_caches.all()
     caches: list[dict[str, Any]] = [
-        {"id": cache.id, "name": cache.name, "tokens": cache.tokens, "ttl_s": cache.ttl_s, "expires_at": cache.expires_at}
+        {
+            "id": cache.id,
+            "name": cache.name,
+            "tokens": cache.tokens,
+            "ttl_s": cache.ttl_s,
+            "expires_at": cache.expires_at,
+        }
         for cache in named
     ]
     if json:

@@ -16,7 +16,7 @@ from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, req
 from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
 from ragblend.library.answering import Answering
-from ragblend.library.caches import unattended
+from ragblend.library.caches import Home, unattended
 from ragblend.library.conversation import ConversationReader
 from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
@@ -87,9 +87,8 @@ class Library(Answering):
         self.reuse = reuse
         self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
-        shelf = Shelf(DiskStore(folder, catalogue, shelf_namespace(namespace), files), namespace)
-        owners = ChunkOwners(self._records, self._precomputed)
-        self._home = engine.caches.attach(namespace, shelf, owners) if engine else unattended(namespace, shelf, owners)
+        self._shelf = Shelf(DiskStore(folder, catalogue, shelf_namespace(namespace), files), namespace)
+        self._home = self._open_home(ChunkOwners(self._records, self._precomputed))
 
     @classmethod
     def open(
@@ -268,6 +267,7 @@ class Library(Answering):
             chunks=totals.chunks,
             tokens=totals.tokens,
             kv_bytes=self.store.nbytes(),
+            prefix_bytes=self._shelf.store.nbytes(),
             model=self._origin.read("model"),
             model_reference=self._origin.read("model_reference"),
             embedder=self._origin.read("embedder"),
@@ -303,7 +303,7 @@ class Library(Answering):
     def gc(self) -> GarbageReport:
         """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
         with self._writing():
-            return upkeep.collect_garbage(self._records, self.store, self.folder / layout.INDEX)
+            return upkeep.collect_garbage(self._records, self.store, self._shelf.store, self.folder / layout.INDEX)
 
     @property
     def prefixes(self) -> PrefixCache:
@@ -355,6 +355,11 @@ class Library(Answering):
 
         path = self.folder / layout.INDEX / f"{digest_fields(self.namespace)}.faiss"
         return Retriever(self._records, path, stamp)
+
+    def _open_home(self, owners: ChunkOwners) -> Home:
+        if self.engine is None:
+            return unattended(self.namespace, self._shelf, owners)
+        return self.engine.caches.attach(self.namespace, self._shelf, owners)
 
     def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings) -> Reuse:
         """Parts that know nothing of the library itself, so that a thread does not keep it alive."""

@@ -76,7 +76,8 @@ class LibraryInfo:
     """What one namespace of a library holds, and what the library was made with.
 
     model, model_reference (what to load it by) and embedder are empty until something has been indexed.
-    created_at: seconds since the epoch. texts: those precomputed without a document. learning: of this process.
+    prefix_bytes: of the prefix cache. created_at: seconds since the epoch.
+    texts: those precomputed without a document. learning: of this process.
     """
 
     path: str
@@ -85,6 +86,7 @@ class LibraryInfo:
     chunks: int
     tokens: int
     kv_bytes: int
+    prefix_bytes: int
     model: str
     model_reference: str
     embedder: str

@@ -19,6 +19,7 @@ from ragblend.library.report import GarbageReport, RepairReport, VerifyReport
 from ragblend.library.retrieval import Retriever
 from ragblend.store.disk import DiskStore
 
+_YOUNG_S = 60.0
 _BATCH_ENTRIES = 32
 _READERS = 4
 
@@ -104,13 +105,18 @@ def repair(
     return RepairReport(recomputed, tokens, rebuilt)
 
 
-def collect_garbage(records: Records, store: DiskStore, index_folder: Path) -> GarbageReport:
-    """Delete entries that no chunk needs, files without a row, quarantined and half-written files."""
+def collect_garbage(records: Records, store: DiskStore, prefixes: DiskStore, index_folder: Path) -> GarbageReport:
+    """Delete entries that no chunk needs, files without a row, quarantined and half-written files.
+
+    prefixes: the prefix cache's store, which other processes write to without the writer lock, so that its
+    youngest files are left alone.
+    """
     unneeded = _unneeded_entries(records, store)
     for key in unneeded:
         store.delete(key)
     files = nbytes = 0
-    for path in (*store.orphans(), *store.quarantined(), *index_folder.glob("*.tmp")):
+    leftovers = (*store.orphans(), *store.quarantined(), *prefixes.orphans(_YOUNG_S), *prefixes.quarantined())
+    for path in (*leftovers, *index_folder.glob("*.tmp")):
         with contextlib.suppress(FileNotFoundError):
             size = path.lstat().st_size
             path.unlink()

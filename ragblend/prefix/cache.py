@@ -177,6 +177,7 @@ class PrefixCache:
     def clear(self) -> int:
         """Drop everything. Returns how many runs there were."""
         with self._lock:
+            self._bring_up_to_date()
             return self.forget([run.key for run in self._index])
 
     def revalidate(self) -> None:

@@ -1,0 +1,46 @@
+"""The prefix cache from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ragblend.config import GenerationSettings
+from ragblend.engine import Engine
+from ragblend.library.library import Library
+from ragblend.prompt import Message
+from tests.cli.conftest import Run
+
+CANARY = "a cormorant called Wilhelmina"
+
+
+def fill(library: Path, model: Path) -> None:
+    """Two requests that begin alike, and a named cache."""
+    with Library.open(library, engine=Engine(model)) as opened:
+        for question in ("Which mower?", "Which trimmer?"):
+            messages = [Message("system", (f"You are {CANARY}. " * 4,)), Message("user", (question,))]
+            opened.chat(messages, generation=GenerationSettings(max_tokens=1)).complete()
+        opened.engine.caches.create([Message("system", (f"You are {CANARY}, too. " * 5,))], name="bird")
+
+
+def test_stats_list_and_clear(run: Run, library: Path, model: Path) -> None:
+    fill(library, model)
+    found = run("cache", "stats", "--library", library, "--json")
+    assert found.json["statistics"]["total"]["requests"] >= 2
+    assert 0 < found.json["hit_rate"] < 1
+    assert found.json["over_time"][0]["requests"] >= 2
+    assert found.json["statistics"]["top"][0]["saved_tokens"] > 0
+    kept = run("cache", "list", "--library", library, "--json")
+    assert [cache["name"] for cache in kept.json["caches"]] == ["bird"]
+    assert all(prefix["on_disk"] for prefix in kept.json["prefixes"])
+    texts = [run("cache", word, "--library", library).out for word in ("stats", "list")]
+    assert "hit rate" in texts[0]
+    assert all("Wilhelmina" not in text for text in (*texts, found.out, kept.out))
+    assert run("cache", "clear", "--library", library, "--json").json["cleared"] == len(kept.json["prefixes"])
+    assert run("cache", "list", "--library", library, "--json").json == {"prefixes": [], "caches": []}
+    assert run("verify", "--library", library).status == 0
+
+
+def test_an_empty_cache_and_another_namespace(run: Run, library: Path, no_model: None) -> None:
+    assert "nothing is kept" in run("cache", "list", "--library", library, "--namespace", "tenant").out
+    assert run("cache", "stats", "--library", library, "--price-input", "-1").status == 2
+    assert run("cache", "stats", "--library", library / "none").status == 2
