@@ -24,6 +24,7 @@ from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings
 from ragblend.errors import ModelError
 from ragblend.generate import end_token_ids
 from ragblend.grammar import Grammars
+from ragblend.kernels.implementation import Implementation
 from ragblend.library.caches import Caches
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import model_identity
@@ -42,6 +43,7 @@ class Engine:
 
     model: None for the embedded default, a folder, a ``.gguf`` file or a transformers id.
     device: ``auto``, ``cpu``, ``cuda``, ... dtype: ``auto``, ``float32``, ``bfloat16``, ``float16``.
+    kernels: ``auto`` (Triton on a GPU that has it, else torch), ``triton``, ``torch`` or ``reference``.
     blend: the default policy and ratio. system, question: the wording of the prompt template.
 
     prefix: how KV of prompts' beginnings is kept (``caches``). clock: seconds since the epoch, by which what is
@@ -54,7 +56,8 @@ class Engine:
     identity: content digests of the model, part of every entry's key. anchor: KV of the ids behind
     which every chunk is prefilled: the beginning of the template's prompts, then the preamble.
 
-    Raises PathNotFoundError, ModelError, UnsupportedModelError (the gate), ConfigError.
+    Raises PathNotFoundError, ModelError, UnsupportedModelError (the gate), ConfigError,
+    KernelUnavailableError (Triton is asked for and cannot run).
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Engine:
         *,
         device: str = "auto",
         dtype: str = "auto",
+        kernels: Implementation = "auto",
         blend: BlendSettings | None = None,
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
@@ -71,7 +75,7 @@ class Engine:
         clock: Callable[[], float] = time.time,
     ) -> None:
         loaded = load_model(model, device, dtype)
-        self._start(loaded, blend, system, question, preamble, prefix or PrefixSettings(), clock)
+        self._start(loaded, kernels, blend, system, question, preamble, prefix or PrefixSettings(), clock)
 
     @classmethod
     def from_model(
@@ -80,6 +84,7 @@ class Engine:
         tokenizer: Any,
         *,
         name: str = "",
+        kernels: Implementation = "auto",
         blend: BlendSettings | None = None,
         system: str = DEFAULT_SYSTEM,
         question: str = DEFAULT_QUESTION,
@@ -91,12 +96,13 @@ class Engine:
         engine = cls.__new__(cls)
         name = name or str(model.config.model_type)
         loaded = LoadedModel(model, tokenizer, name, name)
-        engine._start(loaded, blend, system, question, preamble, prefix or PrefixSettings(), clock)
+        engine._start(loaded, kernels, blend, system, question, preamble, prefix or PrefixSettings(), clock)
         return engine
 
     def _start(
         self,
         loaded: LoadedModel,
+        kernels: Implementation,
         blend: BlendSettings | None,
         system: str,
         question: str,
@@ -109,7 +115,7 @@ class Engine:
         self.name = loaded.name
         self.reference = loaded.reference
         self.tokenizer = loaded.tokenizer
-        self.adapter = DecoderAdapter(loaded.model)
+        self.adapter = DecoderAdapter(loaded.model, kernels)
         self.template = PromptTemplate(loaded.tokenizer, system, question)
         self.blend = blend or BlendSettings()
         self.require_policy(self.blend.policy)

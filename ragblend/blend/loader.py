@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from ragblend.blend.plan import Plan
+from ragblend.blend.plan import Placement, Plan
 from ragblend.errors import EntryError, GenerationCancelled, StoreError
+from ragblend.kernels import ops
+from ragblend.kernels.layout import Rotation, StoredLayer
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
 
@@ -23,12 +26,7 @@ class LostChunkError(StoreError):
 
 
 class Loader:
-    """Places a plan's chunks on a canvas, one layer at a time and each layer once.
-
-    One rotation moves all chunks of a layer: keys are copied first, then turned in place from the
-    first position of canonical keys to the last. Rows in between are computed anyway before they are
-    read: what is placed as it stands comes before all chunks.
-    """
+    """Places a plan's chunks on a canvas, one layer at a time and each layer once."""
 
     def __init__(
         self, adapter: DecoderAdapter, plan: Plan, canvas: Canvas, cancelled: Callable[[], bool] = lambda: False
@@ -39,9 +37,10 @@ class Loader:
         self._cancelled = cancelled
         self._placed: set[int] = set()
         self.seconds = 0.0
-        moved = [placement for placement in plan.placements if placement.canonical]
-        self._span = (moved[0].start, moved[-1].stop) if moved else (0, 0)
-        self._angles = adapter.rotary.angles(torch.arange(*self._span, device=adapter.device))
+        self._moved = [placement for placement in plan.placements if placement.canonical]
+        self._standing = [placement for placement in plan.placements if not placement.canonical]
+        span = (self._moved[0].start, self._moved[-1].stop) if self._moved else (0, 0)
+        self._angles = adapter.rotary.angles(torch.arange(*span, device=adapter.device))
 
     def place(self, layer: int) -> None:
         """Make sure that ``layer`` is placed. Raises LostChunkError, GenerationCancelled."""
@@ -50,15 +49,26 @@ class Loader:
         if layer in self._placed or not self._plan.placements:
             return
         began = time.perf_counter()
-        keys, values = self._canvas.keys(layer)[0], self._canvas.values(layer)[0]
-        for placement in self._plan.placements:
-            try:
-                kv = placement.reader.layer(layer)
-            except EntryError as error:
-                raise LostChunkError(placement.key or "", error) from error
-            keys[:, placement.start : placement.stop] = kv.keys
-            values[:, placement.start : placement.stop] = kv.values
-        if self._span[1]:
-            self._adapter.rotary.rotate_(layer, keys[:, slice(*self._span)], self._angles)
+        cos, sin, rotation = self._adapter.rotary.turning(layer, self._angles)
+        self._place(layer, self._standing, cos, sin, "none")
+        self._place(layer, self._moved, cos, sin, rotation)
         self._placed.add(layer)
         self.seconds += time.perf_counter() - began
+
+    def _place(self, layer: int, placements: Sequence[Placement], cos: Tensor, sin: Tensor, rotation: Rotation) -> None:
+        """Place all of ``placements`` at once; cos and sin begin at the first of them."""
+        if not placements:
+            return
+        keys, values = self._canvas.keys(layer)[0], self._canvas.values(layer)[0]
+        chunks = [_read(placement, layer, keys) for placement in placements]
+        starts = [placement.start for placement in placements]
+        ops.place_chunks(chunks, starts, keys, values, cos, sin, starts[0], rotation, impl=self._adapter.kernels)
+
+
+def _read(placement: Placement, layer: int, canvas: Tensor) -> StoredLayer:
+    """One layer of one chunk, on the canvas' device."""
+    try:
+        kv = placement.reader.layer(layer)
+    except EntryError as error:
+        raise LostChunkError(placement.key or "", error) from error
+    return StoredLayer("raw", *(tensor.to(canvas).contiguous() for tensor in (kv.keys, kv.values)))

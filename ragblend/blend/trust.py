@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -34,7 +35,9 @@ def require_trust(adapter: DecoderAdapter, name: str, identity: ModelIdentity) -
 
 
 def _verdict_path(adapter: DecoderAdapter, identity: ModelIdentity) -> Path:
-    versions = (str(GATE_VERSION), str(FORMAT_VERSION), torch.__version__, transformers.__version__)
+    versions = [str(GATE_VERSION), str(FORMAT_VERSION), torch.__version__, transformers.__version__, adapter.kernels]
+    if adapter.kernels == "triton":
+        versions.append(version("triton"))
     return cache_directory() / "gate" / f"{digest_fields(identity.digest(), adapter.device.type, *versions)}.json"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 import torch
@@ -10,11 +10,54 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ragblend.kernels import reference
-from ragblend.kernels.layout import Attention
+from ragblend.kernels.layout import Attention, Rotation, StoredLayer
+from ragblend.kernels.quantise import dequantise
 
 # Rows are sorted, so a block of them needs only the keys up to its last row. Small blocks skip more
 # keys, large ones keep the matrix products efficient.
 _LARGEST_BLOCK = 128
+
+# Plain already, and as fast as torch can do them.
+write_rows = reference.write_rows
+deviation = reference.deviation
+
+
+def place_chunks(
+    chunks: Sequence[StoredLayer],
+    starts: Sequence[int],
+    keys: Tensor,
+    values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    first: int,
+    rotation: Rotation,
+) -> None:
+    """See ``reference.place_chunks``. Chunks that stand side by side are turned together."""
+    for run in _runs(chunks, starts):
+        begin, end = run[0][1], run[-1][1] + run[-1][0].tokens
+        exact = all(chunk.codec == "raw" for chunk, _ in run)
+        # Dequantised keys are rounded to the canvas' type once, after they are turned.
+        turned = keys[:, begin:end] if exact else keys.new_empty(keys[:, begin:end].shape, dtype=torch.float32)
+        for chunk, start in run:
+            some_keys, some_values = dequantise(chunk)
+            turned[:, start - begin : start - begin + chunk.tokens] = some_keys
+            values[:, start : start + chunk.tokens] = some_values
+        angles = slice(begin - first, end - first)
+        reference.rotate_(turned, cos[angles], sin[angles], rotation)
+        if not exact:
+            keys[:, begin:end] = turned
+
+
+def _runs(chunks: Sequence[StoredLayer], starts: Sequence[int]) -> Iterator[list[tuple[StoredLayer, int]]]:
+    """Chunks with their starts, those together that follow one another without a gap."""
+    run: list[tuple[StoredLayer, int]] = []
+    for chunk, start in sorted(zip(chunks, starts, strict=True), key=lambda placed: placed[1]):
+        if run and run[-1][1] + run[-1][0].tokens != start:
+            yield run
+            run = []
+        run.append((chunk, start))
+    if run:
+        yield run
 
 
 def attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, attention: Attention) -> Tensor:

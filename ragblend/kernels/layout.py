@@ -1,4 +1,4 @@
-"""What a kernel needs to know about a layer besides its tensors."""
+"""What a kernel needs to know about a layer besides its tensors, and how stored KV is laid out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from torch import Tensor
 
 # How a layer pairs the dimensions that RoPE turns together: (i, i + pairs), (2i, 2i + 1), or not at all.
 Rotation = Literal["none", "half", "interleaved"]
+
+# How chunk KV is kept: as the model computed it, or in fewer bits.
+Codec = Literal["raw", "int8", "fp8", "int4"]
+
+# int4 shares a scale and a lowest value among this many tokens of a key channel, or channels of a value.
+INT4_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +29,49 @@ class Attention:
     window: int | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """One layer of one chunk as it is kept: canonical keys and values, and what they are multiplied with.
+
+    Keys are scaled per channel, whose ranges differ much and change little from token to token (before
+    rotation, which mixes channels); values per token (Liu et al., "KIVI", arXiv 2402.02750).
+
+    ========  ==============================================  =======================================
+    codec     keys, values                                    scales, float16
+    ========  ==============================================  =======================================
+    ``raw``   [kv_heads, tokens, head_dim]                    none
+    ``int8``  int8 of that shape                              keys [kv_heads, head_dim],
+                                                              values [kv_heads, tokens]
+    ``fp8``   float8_e4m3fn of that shape                     as int8
+    ``int4``  uint8 [kv_heads, tokens, head_dim / 2]: the     keys [2, kv_heads, token groups, head_dim],
+              low half of a byte is dimension i, the high     values [2, kv_heads, tokens, channel groups]:
+              one i + head_dim / 2                            step and lowest value of each group
+    ========  ==============================================  =======================================
+
+    Groups are of ``INT4_GROUP``; the last may be smaller. Tensors are contiguous.
+    """
+
+    codec: Codec
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.keys.shape[0])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.keys.shape[1])
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.keys.shape[2]) * (2 if self.codec == "int4" else 1)
+
+    @property
+    def nbytes(self) -> int:
+        tensors = (self.keys, self.values, self.key_scales, self.value_scales)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)

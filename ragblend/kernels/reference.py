@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from ragblend.kernels.layout import Attention, Rotation
+from ragblend.kernels.layout import Attention, Rotation, StoredLayer
+from ragblend.kernels.quantise import dequantise
 
 
 def rotate_(keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation) -> None:
@@ -22,6 +25,32 @@ def rotate_(keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation) -> None:
     turned_first, turned_second = a * cos - b * sin, b * cos + a * sin
     first.copy_(turned_first)
     second.copy_(turned_second)
+
+
+def place_chunks(
+    chunks: Sequence[StoredLayer],
+    starts: Sequence[int],
+    keys: Tensor,
+    values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    first: int,
+    rotation: Rotation,
+) -> None:
+    """Dequantise each chunk, turn its keys to its positions, all in fp32, and write it to the canvas."""
+    for chunk, start in zip(chunks, starts, strict=True):
+        place, angles = slice(start, start + chunk.tokens), slice(start - first, start - first + chunk.tokens)
+        some_keys, some_values = (tensor.to(keys.device, copy=True) for tensor in dequantise(chunk))
+        some_keys = some_keys.float()
+        rotate_(some_keys, cos[angles], sin[angles], rotation)
+        keys[:, place] = some_keys.to(keys.dtype)
+        values[:, place] = some_values.to(values.dtype)
+
+
+def write_rows(fresh_keys: Tensor, fresh_values: Tensor, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Write fresh keys and values [batch, kv_heads, rows, head_dim] to their rows of the canvas."""
+    keys.index_copy_(2, rows, fresh_keys)
+    values.index_copy_(2, rows, fresh_values)
 
 
 def visible(rows: Tensor, key_count: int, window: int | None) -> Tensor:
@@ -61,6 +90,6 @@ def attention_received(query: Tensor, keys: Tensor, rows: Tensor, attention: Att
     return probabilities(query, keys, rows, attention).mean(dim=(0, 1, 2))
 
 
-def deviation(fresh: Tensor, stored: Tensor) -> Tensor:
-    """Squared distance per token between two [kv_heads, tokens, head_dim]: [tokens] in fp32."""
-    return (fresh.float() - stored.float()).square().sum(dim=(0, 2))
+def deviation(fresh: Tensor, stored: Tensor, rows: Tensor) -> Tensor:
+    """Squared distance per row between fresh [kv_heads, rows, head_dim] and what is stored there: [rows] fp32."""
+    return (fresh.float() - stored.index_select(1, rows).float()).square().sum(dim=(0, 2))

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ragblend.errors import UnsupportedModelError
+from ragblend.kernels.implementation import Implementation, resolve
 from ragblend.models import attention, refusal
 from ragblend.models.canvas import Canvas, LayerShape
 from ragblend.models.rope import PROBE_POSITIONS, LayerRotation, RotaryGeometry, explain_keys
@@ -30,15 +31,18 @@ class _StopForward(Exception):
 class DecoderAdapter:
     """A transformers causal language model, seen as layers with movable KV.
 
-    Raises UnsupportedModelError, with the reason, for a model that cannot serve.
-    Attributes: shapes (one LayerShape a layer), rotary (RotaryGeometry), context_length (tokens).
+    Raises UnsupportedModelError, with the reason, for a model that cannot serve; ConfigError and
+    KernelUnavailableError for ``kernels`` that do not exist or cannot run on the model's device.
+    Attributes: shapes (one LayerShape a layer), rotary (RotaryGeometry), context_length (tokens),
+    kernels (the form that runs: triton, torch or reference).
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, kernels: Implementation = "auto") -> None:
         refusal.check_config(model.config)
         self.model = model.eval()  # type: ignore[no-untyped-call]
         self.family = str(model.config.model_type)
         self.device = torch.device(str(model.device))
+        self.kernels = resolve(kernels, self.device)
         self.context_length = refusal.context_length(model.config)
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         attention.register()
@@ -60,7 +64,7 @@ class DecoderAdapter:
 
     def canvas(self, capacity: int, batch: int = 1) -> Canvas:
         """An empty canvas with room for ``capacity`` positions."""
-        return Canvas(self.shapes, capacity, dtype=self.dtype, device=self.device, batch=batch)
+        return Canvas(self.shapes, capacity, dtype=self.dtype, device=self.device, batch=batch, kernels=self.kernels)
 
     @torch.inference_mode()
     def forward_rows(self, canvas: Canvas, token_ids: Tensor, run: RowRun) -> Tensor | None:
@@ -114,6 +118,7 @@ class DecoderAdapter:
             position_ids=positions,
             use_cache=True,
             logits_to_keep=logits,
+            kernels=self.kernels,
             **self.decode_arguments(canvas),
             **extra,
         )
@@ -151,6 +156,7 @@ class DecoderAdapter:
                 position_ids=torch.full_like(token, position),
                 use_cache=True,
                 row_run=run,
+                kernels=self.kernels,
                 **self.decode_arguments(recorder),
             )
         except torch.OutOfMemoryError:

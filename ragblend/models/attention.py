@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from ragblend.kernels import ops
+from ragblend.kernels.implementation import Implementation
 from ragblend.kernels.layout import Attention
 from ragblend.models.rows import RowRun
 
@@ -36,6 +37,7 @@ def attention_forward(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     row_run: RowRun | None = None,
+    kernels: Implementation = "auto",
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: [batch, heads, n, head_dim] in, [batch, n, heads, head_dim] out.
@@ -54,4 +56,4 @@ def attention_forward(
             row_run.on_attend(int(module.layer_idx), rows, query, key, attention)  # type: ignore[arg-type]
     else:
         rows = torch.arange(key.shape[2] - query.shape[2], key.shape[2], device=query.device)
-    return ops.attend_rows(query, key, value, rows, attention).transpose(1, 2), None
+    return ops.attend_rows(query, key, value, rows, attention, impl=kernels).transpose(1, 2), None

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ragblend.kernels import ops
+from ragblend.kernels.implementation import Implementation
 from ragblend.models.rows import RowRun
 from ragblend.store.base import ChunkKV, LayerKV
 
@@ -55,8 +57,7 @@ class CanvasLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         run = self.canvas.run
         if run is not None:
             run.written(self.index, key_states, value_states, self.keys, self.values)
-            self.keys.index_copy_(2, run.rows, key_states)
-            self.values.index_copy_(2, run.rows, value_states)
+            ops.write_rows(key_states, value_states, run.rows, self.keys, self.values, impl=self.canvas.kernels)
             self.length = max(self.length, run.end)
         else:
             start, self.length = self.length, self.length + key_states.shape[2]
@@ -82,7 +83,8 @@ class CanvasLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 class Canvas(Cache):
     """Preallocated buffers of every layer, owned by one request.
 
-    batch is 1 for a request; chunks are prefilled several at a time on a canvas of their own.
+    batch is 1 for a request; chunks are prefilled several at a time on a canvas of their own. kernels: the
+    form in which rows are written.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Canvas(Cache):
         dtype: torch.dtype,
         device: torch.device | str,
         batch: int = 1,
+        kernels: Implementation = "auto",
     ) -> None:
         def buffer(shape: LayerShape) -> Tensor:
             return torch.empty(batch, shape.kv_heads, capacity, shape.head_dim, dtype=dtype, device=device)
@@ -100,6 +103,7 @@ class Canvas(Cache):
         layers = [CanvasLayer(buffer(shape), buffer(shape), index, self) for index, shape in enumerate(shapes)]
         super().__init__(layers=list(layers))
         self.canvas_layers = layers
+        self.kernels = kernels
         self.run: RowRun | None = None
 
     def keys(self, layer: int) -> Tensor:

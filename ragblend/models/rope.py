@@ -66,13 +66,18 @@ class RotaryGeometry:
                 found[layer] = table_angles(self.rotary, layer.table, layer.form, positions)
         return found
 
-    def rotate_(self, layer: int, keys: Tensor, angles: Mapping[LayerRotation, Angles], inverse: bool = False) -> None:
-        """Turn keys [..., tokens, head_dim] of ``layer`` in place by ``angles``; back to position 0 if inverse."""
+    def turning(self, layer: int, angles: Mapping[LayerRotation, Angles]) -> tuple[Tensor, Tensor, Rotation]:
+        """cos, sin and pairing of ``layer``; the angles of a layer that does not rotate are empty."""
         rotation = self.layers[layer]
         if rotation.rotation == "none":
-            return
+            return torch.empty(0, 0), torch.empty(0, 0), "none"
         table = angles[rotation]
-        ops.rotate_(keys, table.cos, -table.sin if inverse else table.sin, rotation.rotation)
+        return table.cos, table.sin, rotation.rotation
+
+    def rotate_(self, layer: int, keys: Tensor, angles: Mapping[LayerRotation, Angles], inverse: bool = False) -> None:
+        """Turn keys [..., tokens, head_dim] of ``layer`` in place by ``angles``; back to position 0 if inverse."""
+        cos, sin, rotation = self.turning(layer, angles)
+        ops.rotate_(keys, cos, -sin if inverse else sin, rotation)
 
 
 def table_names(rotary: nn.Module | None) -> tuple[str, ...]:

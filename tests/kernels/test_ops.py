@@ -9,26 +9,9 @@ from hypothesis import strategies as st
 
 from ragblend.kernels import ops, reference
 from ragblend.kernels.layout import Attention
+from tests.kernels.cases import CASES, CODECS, ROTATIONS, inputs, placed
 
-# name -> (rows, keys): rows at both ends, one row, one key, all rows, odd sizes around a block.
-CASES = {
-    "one row, one key": ([0], 1),
-    "one row in the middle": ([40], 111),
-    "last row": ([110], 111),
-    "both ends": ([0, 1, 109, 110], 111),
-    "all rows": (list(range(111)), 111),
-    "all but the first": (list(range(1, 111)), 111),
-    "scattered": (list(range(0, 333, 2)), 333),
-    "more than a block": (list(range(5, 300)), 333),
-}
 SHAPES = [(4, 4, 16), (4, 2, 96), (8, 1, 80), (6, 3, 128)]
-
-
-def inputs(rows, keys, heads, kv_heads, head_dim, dtype, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    query = torch.randn(1, heads, len(rows), head_dim, generator=generator)
-    others = [torch.randn(1, kv_heads, keys + 9, head_dim, generator=generator)[:, :, :keys] for _ in range(2)]
-    return [tensor.to(dtype) for tensor in (query, *others)]
 
 
 def check_attention(rows, keys, shape, dtype, attention, tolerance):
@@ -119,7 +102,35 @@ def test_a_rotation_equals_multiplying_complex_numbers(rotation, dtype):
     assert torch.equal(turned[..., 8:], keys[..., 8:])
 
 
-def test_deviation_is_the_squared_distance_per_token():
-    fresh, stored = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    expected = [float(((fresh[:, token] - stored[:, token]) ** 2).sum()) for token in range(3)]
-    torch.testing.assert_close(ops.deviation(fresh, stored), torch.tensor(expected))
+def test_deviation_is_the_squared_distance_per_row():
+    fresh, stored, rows = torch.randn(2, 3, 4), torch.randn(2, 9, 4), torch.tensor([0, 5, 8])
+    expected = [float(((fresh[:, index] - stored[:, row]) ** 2).sum()) for index, row in enumerate(rows)]
+    torch.testing.assert_close(ops.deviation(fresh, stored, rows), torch.tensor(expected))
+
+
+@pytest.mark.parametrize(("rotation", "pairs"), ROTATIONS)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_chunks_are_placed_as_by_the_oracle(dtype, codec, rotation, pairs):
+    """Side by side, with a gap, and in any order; what is between them is left alone."""
+    canvases = [placed(impl, dtype, codec, rotation, pairs) for impl in ("torch", "reference")]
+    for ours, oracle in zip(*canvases, strict=True):
+        torch.testing.assert_close(ours, oracle, equal_nan=True)
+
+
+def test_raw_chunks_are_placed_without_rounding():
+    keys, values = placed("torch", torch.bfloat16, "raw", "none", 0)
+    chunk = torch.arange(keys.shape[1])[keys[0, :, 0].isfinite()]
+    assert chunk.numel() == 5 + 70 + 33
+    assert values[:, chunk].isfinite().all()
+
+
+def test_rows_are_written_where_they_belong():
+    keys, values = torch.zeros(2, 3, 9, 4), torch.zeros(2, 3, 9, 4)
+    fresh_keys, fresh_values = torch.randn(2, 2, 3, 4).transpose(1, 2), torch.randn(2, 3, 2, 4)
+    ops.write_rows(fresh_keys, fresh_values, torch.tensor([1, 8]), keys, values)
+    torch.testing.assert_close(keys[:, :, [1, 8]], fresh_keys)
+    torch.testing.assert_close(values[:, :, [1, 8]], fresh_values)
+    others = [0, *range(2, 8)]
+    assert not keys[:, :, others].any()
+    assert not values[:, :, others].any()

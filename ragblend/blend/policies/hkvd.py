@@ -29,7 +29,7 @@ class HighDeviation(Policy):
 
         def compare(layer: int, rows: Tensor, _: Tensor, values: Tensor, __: Tensor, stored: Tensor) -> None:
             if layer == check:
-                scores[rows] = ops.deviation(values[0], stored[0].index_select(1, rows))
+                scores[rows] = ops.deviation(values[0], stored[0], rows, impl=request.adapter.kernels)
 
         run.on_write = compare
         run.narrow_before = check + 1

@@ -42,7 +42,9 @@ class QueryAttention(Policy):
 
         def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
             if begin <= layer < end:
-                received = ops.attention_received(query[:, :, -suffix:], keys, rows[-suffix:], attention)
+                received = ops.attention_received(
+                    query[:, :, -suffix:], keys, rows[-suffix:], attention, impl=request.adapter.kernels
+                )
                 scores[: received.shape[0]] += received
 
         run = request.run(request.plan.mandatory)
