@@ -16,13 +16,17 @@ from ragblend.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """device: the accelerator's name, or ``cpu``. cores: those this process may use. date: UTC, ISO 8601."""
+    """device: the accelerator's name, or ``cpu``. cores: those this process may use. date: UTC, ISO 8601.
+
+    triton: empty where it is not installed.
+    """
 
     cpu: str
     cores: int
     threads: int
     device: str
     torch: str
+    triton: str
     transformers: str
     ragblend: str
     python: str
@@ -33,27 +37,33 @@ class Machine:
 
 def describe_machine(engine: Engine) -> Machine:
     """The facts of this process and of ``engine``."""
-    device = engine.adapter.device
+    return describe_device(engine.adapter.device, engine.name, engine.adapter.dtype)
+
+
+def describe_device(device: torch.device, model: str, dtype: torch.dtype) -> Machine:
+    """The facts of this process and of ``device``, for measurements of ``model`` in ``dtype``."""
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         torch=torch.__version__,
+        triton=_version("triton"),
         transformers=version("transformers"),
-        ragblend=_own_version(),
+        ragblend=_version("ragblend") or "source",  # empty where it runs from a source tree
         python=platform.python_version(),
-        model=engine.name,
-        dtype=str(engine.adapter.dtype).removeprefix("torch."),
+        model=model,
+        dtype=str(dtype).removeprefix("torch."),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _own_version() -> str:
+def _version(package: str) -> str:
+    """The installed version; empty for none."""
     try:
-        return version("ragblend")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _cpu_name() -> str:

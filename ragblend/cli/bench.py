@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure on this machine, with your model and your data.")
 
 _RATIO = BlendSettings().ratio
+_SHAPES = "llama-3-8b,qwen2.5-14b,yi-34b"
+_LENGTHS = "3072,8192"
 _POLICIES = "full,prefix,none,leading,hkvd,query"
 Policies = Annotated[str, typer.Option(help="Policies, separated by commas; one may have its own ratio: query@0.1.")]
 Ratio = Annotated[float, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")]
@@ -141,6 +143,54 @@ def quality(
     _print_machine(report.machine)
 
 
+@app.command("kernels")
+def kernels(
+    models: Annotated[str, typer.Option(help="Models whose shapes are measured, separated by commas.")] = _SHAPES,
+    contexts: Annotated[str, typer.Option(help="Lengths of the context in tokens, separated by commas.")] = _LENGTHS,
+    ratio: Ratio = _RATIO,
+    repeats: Annotated[int, typer.Option(help="Runs of each operation that are counted.")] = 10,
+    form: Annotated[str, typer.Option("--kernels", help="auto, triton, torch or reference.")] = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check each kernel against its plain form, then time it against what this device can do. Needs no model."""
+    lengths = [_whole_number(word) for word in contexts.split(",")]
+    from typing import cast
+
+    from ragblend.bench.gpu.kernels import run
+    from ragblend.bench.gpu.report import kernel_table
+    from ragblend.kernels.implementation import Implementation
+    from ragblend.models.load import choose_device, choose_dtype
+
+    where = choose_device(device)
+    with _progress("shapes") as advance:
+        report = run(
+            device=where,
+            models=models.split(","),
+            contexts=lengths,
+            ratio=ratio,
+            repeats=repeats,
+            dtype=choose_dtype(dtype, where),
+            kernels=cast(Implementation, form),
+            progress=advance,
+        )
+    if json:
+        emit(report)
+        return
+    columns, rows = kernel_table(report.rows)
+    stdout().print(table(columns, rows))
+    ceilings = report.ceilings
+    stdout().print(
+        f"{report.kernels} kernels; at most: copy {ceilings.copy_bytes_s / 1e9:,.0f} GB/s, "
+        f"upload {ceilings.upload_bytes_s / 1e9:,.0f} GB/s, product {ceilings.matmul_flops_s / 1e12:,.1f} TFLOP/s",
+        style="dim",
+        soft_wrap=True,
+    )
+    _print_machine(report.machine)
+
+
 def _whole_number(word: str) -> int:
     try:
         return int(word)
@@ -160,7 +210,8 @@ def _print_baseline(title: str, baseline: Baseline) -> None:
 def _print_machine(machine: Machine) -> None:
     stdout().print(
         f"{machine.model} in {machine.dtype} on {machine.device}, {machine.threads} threads of {machine.cpu}; "
-        f"torch {machine.torch}, transformers {machine.transformers}",
+        f"torch {machine.torch}, transformers {machine.transformers}"
+        f"{f', triton {machine.triton}' if machine.triton else ''}",
         style="dim",
         soft_wrap=True,
         markup=False,

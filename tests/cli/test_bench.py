@@ -81,3 +81,17 @@ def test_mistakes(run: Run, data: Path, no_model: None, command: str, message: s
     assert result.status == 2
     assert message in result.err
     assert result.err.count("\n") == 1
+
+
+def test_kernels(run: Run) -> None:
+    """On a CPU it measures torch's operations, in a shape of a size for that."""
+    arguments = ("bench", "kernels", "--models", "tiny", "--contexts", "32", "--repeats", 1, "--dtype", "float32")
+    result = run(*arguments, "--json")
+    assert (result.status, result.err) == (0, "")
+    assert result.json["kernels"] == "torch"
+    assert all(row["correct"] and row["seconds"] > 0 for row in result.json["rows"])
+
+    as_text = run(*arguments)
+    assert "torch kernels; at most: copy" in as_text.out
+    refused = run(*arguments, "--kernels", "triton")
+    assert (refused.status, "need a GPU" in refused.err) == (1, True)
