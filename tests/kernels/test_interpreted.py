@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,12 +13,46 @@ import pytest
 
 FOLDER = Path(__file__).parent / "interpreted"
 ROOT = FOLDER.parent.parent.parent
+FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install triton")
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install triton")
-@pytest.mark.parametrize("file", sorted(path.name for path in FOLDER.glob("test_*.py")))
-def test_kernels_in_the_interpreter(file: str) -> None:
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All files at once, in the long version if this one is."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER / file)]
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
+    options = ["-p", "no:cacheprovider", "-m", request.config.option.markexpr]
+    started = {
+        file: subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, str(FOLDER / file)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for file in FILES
+    }
+    yield started
+    for process in started.values():
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def finish(process: subprocess.Popen[str], none_selected: bool = False) -> None:
+    out, _ = process.communicate()
+    allowed = {0, pytest.ExitCode.NO_TESTS_COLLECTED} if none_selected else {0}
+    assert process.returncode in allowed, out[-10_000:]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_in_the_interpreter(running, file):
+    finish(running[file])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", FILES)
+def test_more_of_them(running, file):
+    finish(running[file], none_selected=True)
