@@ -11,10 +11,10 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 
 from langchain_ragblend._documents import passages_of
-from ragblend import Message, Passage
+from ragblend import CachePoint, Message, Passage
 from ragblend.errors import ConfigError
 
-Part = str | Passage
+Part = str | Passage | CachePoint
 
 INTRODUCTION = "Documents:\n\n"
 # Blocks of an answer that stand for what is not its text.
@@ -36,7 +36,7 @@ def messages_of(messages: Iterable[BaseMessage], documents: Any, system: str) ->
 
 
 def _message(message: BaseMessage) -> Message:
-    content = tuple(_parts(message.content))
+    content = (*_parts(message.content), *_cache_point(message.additional_kwargs))
     match message:
         case HumanMessage():
             documents = message.additional_kwargs.get("documents")
@@ -66,6 +66,14 @@ def _parts(content: Any) -> Iterator[Part]:
             yield _passage(block)
         elif block.get("type") not in _NOT_TEXT:
             raise ConfigError(f"content of type {block.get('type')!r} cannot be read: the model reads text only")
+        if isinstance(block, Mapping):
+            yield from _cache_point(block)
+
+
+def _cache_point(given: Mapping[str, Any]) -> Iterator[CachePoint]:
+    """What hosted APIs' users write on blocks and messages: ``cache_control={"type": "ephemeral", "ttl": "1h"}``."""
+    if given.get("cache_control") is not None:
+        yield CachePoint.of(given["cache_control"])
 
 
 def _passage(block: Mapping[str, Any]) -> Passage:
@@ -101,7 +109,7 @@ def _marked(content: tuple[Part, ...], artifact: Any) -> tuple[Part, ...]:
     Other text of tools stays as it is, and is searched for known texts like all text.
     """
     documents = [each for each in artifact if isinstance(each, Document)] if isinstance(artifact, list | tuple) else []
-    if not documents or len(documents) != len(artifact) or any(isinstance(part, Passage) for part in content):
+    if not documents or len(documents) != len(artifact) or not all(isinstance(part, str) for part in content):
         return content
     cursor, text = 0, "".join(map(str, content))
     for document in documents:

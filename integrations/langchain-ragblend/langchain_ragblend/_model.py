@@ -171,13 +171,13 @@ def metadata_of(answer: Answer) -> dict[str, Any]:
 
 
 def usage_of(answer: Answer) -> UsageMetadata:
-    """Token counts in LangChain's form. cache_read: prompt tokens whose KV was reused, recomputed ones included."""
+    """Token counts in LangChain's form. cache_read: prompt tokens that were not computed."""
     usage = answer.usage
     return UsageMetadata(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         input_token_details=InputTokenDetails(
-            cache_read=usage.cached_tokens, cache_creation=usage.cache_creation_tokens
+            cache_read=usage.cached_tokens - usage.recomputed_tokens, cache_creation=usage.cache_creation_tokens
         ),
     )

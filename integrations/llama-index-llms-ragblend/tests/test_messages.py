@@ -17,6 +17,7 @@ from llama_index.core.base.llms.types import (
 )
 
 from llama_index.llms.ragblend.messages import to_messages
+from ragblend import CachePoint as Kept
 from ragblend import Message, Passage
 from ragblend.errors import ConfigError
 
@@ -67,9 +68,18 @@ def test_documents_are_passages_between_the_text():
     )
 
 
-def test_marks_for_caches_and_thoughts_are_left_out():
-    cache = CachePoint(cache_control=CacheControl(type="ephemeral"))
-    assert one(cache, ThinkingBlock(content="hm"), TextBlock(text="x")).content == ("x",)
+def test_thoughts_are_left_out():
+    assert one(ThinkingBlock(content="hm"), TextBlock(text="x")).content == ("x",)
+
+
+def test_cache_points_stay_where_they_are():
+    cache = CachePoint(cache_control=CacheControl(type="ephemeral", ttl="1h"))
+    assert one(TextBlock(text="x"), cache, TextBlock(text="y")).content == ("x", Kept("1h"), "\ny")
+
+
+def test_a_cache_point_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match="ttl must be one of 5m, 1h, got '2h'"):
+        one(CachePoint(cache_control=CacheControl(type="ephemeral", ttl="2h")))
 
 
 def test_tool_calls_and_their_results_go_to_the_template():

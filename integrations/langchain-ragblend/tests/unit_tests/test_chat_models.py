@@ -36,6 +36,7 @@ def stuffed(*texts: str) -> list[tuple[str, str]]:
 
 
 def test_a_stream_gives_the_text_of_invoke_and_usage_once(llm):
+    llm.invoke("Hello")  # from the second time on, as much of the prompt is read from the cache
     whole = llm.invoke("Hello")
     chunks = list(llm.stream("Hello"))
     assert "".join(chunk.content for chunk in chunks) == whole.content != ""
@@ -100,7 +101,8 @@ def test_usage_counts_reused_tokens_as_read_from_the_cache(llm):
     llm.library.precompute([WARRANTY, BATTERY])
     answer = llm.invoke(stuffed(WARRANTY, BATTERY), ratio=0.2)
     usage, told = answer.usage_metadata, answer.response_metadata
-    assert usage["input_token_details"]["cache_read"] >= told["matched_tokens"] > 0
+    assert told["matched_tokens"] > 0
+    assert 0 < usage["input_token_details"]["cache_read"] < usage["input_tokens"]
     assert usage["input_tokens"] >= sum(usage["input_token_details"].values())
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert told["ratio"] == 0.2
@@ -307,3 +309,32 @@ def test_a_temporary_library_goes_with_the_model(engine: Engine):
     assert folder.is_dir()
     llm.close()
     assert not folder.exists()
+
+
+class TestCacheControl:
+    LONG = "You are the clerk of a garden shop. " * 8
+
+    @pytest.mark.parametrize(
+        "system",
+        [
+            SystemMessage([{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]),
+            SystemMessage(LONG, additional_kwargs={"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+        ],
+        ids=["on a block", "on a message"],
+    )
+    def test_is_a_cache_point(self, llm, system):
+        first, second = (llm.invoke([system, HumanMessage(question)]).usage_metadata for question in ("Who?", "What?"))
+        created, read = (usage["input_token_details"] for usage in (first, second))
+        assert created["cache_creation"] > 200
+        assert read["cache_read"] > 200
+        assert llm.library.prefixes.prefixes()[-1].ttl_s == 3600
+
+    def test_a_bad_one_is_refused(self, llm):
+        block = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral", "ttl": "2h"}}
+        with pytest.raises(ConfigError, match="ttl must be one of 5m, 1h"):
+            llm.invoke([HumanMessage([block])])
+
+    def test_five_are_refused(self, llm):
+        block = {"type": "text", "text": "Hello. ", "cache_control": {"type": "ephemeral"}}
+        with pytest.raises(ConfigError, match="at most 4 cache points"):
+            llm.invoke([HumanMessage([block] * 5)])

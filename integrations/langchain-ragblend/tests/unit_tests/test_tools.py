@@ -128,7 +128,8 @@ def sum_of(chunks):
 
 def test_tools_that_must_not_be_called_are_not_shown(llm):
     asked = llm.bind_tools([weather], tool_choice="none")
-    assert asked.invoke("Hello", max_tokens=4).usage_metadata == llm.invoke("Hello", max_tokens=4).usage_metadata
+    counts = [each.invoke("Hello", max_tokens=4).usage_metadata["input_tokens"] for each in (asked, llm)]
+    assert counts[0] == counts[1]
 
 
 def test_a_forced_call_that_is_cut_says_so(llm):

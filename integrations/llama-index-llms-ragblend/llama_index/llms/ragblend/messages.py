@@ -18,6 +18,7 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 
+from ragblend import CachePoint as RagblendCachePoint
 from ragblend import Message, Passage
 from ragblend.errors import ConfigError
 
@@ -31,8 +32,10 @@ _ROLES = {
     MessageRole.TOOL: "tool",
     MessageRole.FUNCTION: "tool",
 }
-# Nothing of these reaches the model: caching needs no marks here, and thoughts are not repeated.
-_UNSAID = (CachePoint, ThinkingBlock, CitationBlock)
+# Nothing of these reaches the model: thoughts are not repeated.
+_UNSAID = (ThinkingBlock, CitationBlock)
+
+Part = str | Passage | RagblendCachePoint
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> list[Message]:
@@ -58,15 +61,17 @@ def arguments(call: ToolCallBlock) -> dict[str, Any]:
 
 
 def _to_message(message: ChatMessage) -> Message:
-    content: list[str | Passage] = []
+    content: list[Part] = []
+    before: Part | None = None  # the last part that is no cache point
     for part in _parts(message):
-        if isinstance(part, str) and content and isinstance(content[-1], str):
-            part = f"{content.pop()}\n{part}"
+        if isinstance(part, str) and isinstance(before, str):
+            part = f"{content.pop() if isinstance(content[-1], str) else ''}\n{part}"
         content.append(part)
+        before = before if isinstance(part, RagblendCachePoint) else part
     return Message(_ROLES[message.role], tuple(content), _extra(message))
 
 
-def _parts(message: ChatMessage) -> Iterator[str | Passage]:
+def _parts(message: ChatMessage) -> Iterator[Part]:
     for block in message.blocks:
         match block:
             case TextBlock():
@@ -75,6 +80,9 @@ def _parts(message: ChatMessage) -> Iterator[str | Passage]:
                 yield Passage("\n\n".join(map(_text, block.content)), document=block.source)
             case DocumentBlock():
                 yield Passage(_text(block), title=_title(block), document=str(block.path or block.url or ""))
+            case CachePoint():
+                control = block.cache_control
+                yield RagblendCachePoint.of({"type": control.type, "ttl": control.ttl})
             case ToolCallBlock():
                 pass  # goes to the chat template as the message's tool_calls
             case _ if not isinstance(block, _UNSAID):

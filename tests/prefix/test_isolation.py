@@ -1,0 +1,74 @@
+"""Namespaces: what one has kept shows in no other, neither in what is reused nor in how long it takes."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+import pytest
+
+from ragblend.blend.blender import blend
+from ragblend.blend.policies import policy_named
+from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.engine import Engine
+from ragblend.prefix.request import PrefixRequest
+from ragblend.prompt import Prompt, Segment
+from tests import tiny
+
+SHORT = GenerationSettings(max_tokens=1)
+EXACT = BlendSettings(policy="prefix")
+
+
+def plain(*ids: int) -> Prompt:
+    return Prompt((Segment("suffix", ids),))
+
+
+def test_the_same_prompt_in_another_namespace_is_computed_whole(tiny_engine):
+    own, other = (tiny_engine.caches.own(name).prefixes for name in ("isolated", "another"))
+    prompt = plain(*tiny.random_ids(200, 77))
+    tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own)
+    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=other).usage.computed_tokens == 200
+    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own).usage.computed_tokens == 8
+    assert other.statistics().total.read_tokens == 0
+
+
+@pytest.mark.long
+def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt():
+    """A permutation test on medians; the control shows that the same test sees a hit in one's own namespace."""
+    engine = Engine.from_model(tiny.family("llama"), tiny.tokenizer())
+    own, other = (engine.caches.own(name).prefixes for name in ("own", "other"))
+    known = [plain(*tiny.random_ids(400, 1000 + number)) for number in range(60)]
+    unknown = [plain(*tiny.random_ids(400, 2000 + number)) for number in range(60)]
+    mine = [plain(*tiny.random_ids(400, 3000 + number)) for number in range(60)]
+    for prompt in known:
+        engine.generate(prompt, blend=EXACT, generation=SHORT, cache=other)
+    for prompt in mine:
+        engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own)
+
+    def seconds(prompt: Prompt) -> float:
+        request = PrefixRequest(own, prompt, None, 0.0)
+        began = time.perf_counter()
+        blend(engine.adapter, engine.anchor, prompt, policy=policy_named("prefix"), ratio=0.0, prefix=request)
+        taken = time.perf_counter() - began
+        request.close()
+        return taken
+
+    order = [(kind, prompt) for kind, prompts in enumerate((known, unknown, mine)) for prompt in prompts]
+    random.Random(0).shuffle(order)
+    taken: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for kind, prompt in order:
+        taken[kind].append(seconds(prompt))
+    assert probability_of_no_difference(taken[2], taken[1]) < 0.01  # the control
+    assert probability_of_no_difference(taken[0], taken[1]) > 0.01
+
+
+def probability_of_no_difference(one: list[float], two: list[float], rounds: int = 2000) -> float:
+    """How often medians of shuffled samples are as far apart as these."""
+    chance, together = random.Random(1), [*one, *two]
+    observed = abs(statistics.median(one) - statistics.median(two))
+    as_far = 0
+    for _ in range(rounds):
+        chance.shuffle(together)
+        as_far += abs(statistics.median(together[: len(one)]) - statistics.median(together[len(one) :])) >= observed
+    return as_far / rounds
