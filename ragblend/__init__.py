@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragblend.answer import AnswerStream
-    from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings, PrefixSettings, ReuseSettings
+    from ragblend.config import (
+        BlendSettings,
+        ChunkSettings,
+        DiskLimits,
+        GenerationSettings,
+        PrefixSettings,
+        ReuseSettings,
+        StoreSettings,
+    )
     from ragblend.engine import Engine
     from ragblend.errors import RagblendError
     from ragblend.library.embedding import SentenceEmbedder
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from ragblend.prompt import CachePoint, Message, Passage, Prompt, Segment
     from ragblend.results import Answer, CachePointUse, Source, Timings, Usage
     from ragblend.store.memory import MemoryStore
+    from ragblend.store.metrics import StoreMetrics
     from ragblend.tool_calls import ToolCall, ToolCallReader, json_grammar, tool_call_grammar
     from ragblend.usage import CostReport, Prices
 
@@ -32,6 +41,7 @@ __all__ = [
     "CachePointUse",
     "ChunkSettings",
     "CostReport",
+    "DiskLimits",
     "Engine",
     "GenerationSettings",
     "Hit",
@@ -49,6 +59,8 @@ __all__ = [
     "Segment",
     "SentenceEmbedder",
     "Source",
+    "StoreMetrics",
+    "StoreSettings",
     "TextDocument",
     "Timings",
     "ToolCall",
@@ -60,7 +72,15 @@ __all__ = [
 
 _HOMES = {
     "answer": ("AnswerStream",),
-    "config": ("BlendSettings", "ChunkSettings", "GenerationSettings", "PrefixSettings", "ReuseSettings"),
+    "config": (
+        "BlendSettings",
+        "ChunkSettings",
+        "DiskLimits",
+        "GenerationSettings",
+        "PrefixSettings",
+        "ReuseSettings",
+        "StoreSettings",
+    ),
     "engine": ("Engine",),
     "errors": ("RagblendError",),
     "library.embedding": ("SentenceEmbedder",),
@@ -72,6 +92,7 @@ _HOMES = {
     "results": ("Answer", "CachePointUse", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
     "usage": ("CostReport", "Prices"),
+    "store.metrics": ("StoreMetrics",),
     "tool_calls": ("ToolCall", "ToolCallReader", "json_grammar", "tool_call_grammar"),
 }
 _HOME = {name: f"ragblend.{home}" for home, names in _HOMES.items() for name in names}

@@ -99,6 +99,11 @@ class AnswerStream(Iterator[str]):
         self.cancel()
 
     @property
+    def finished(self) -> bool:
+        """Whether there is an ``answer``."""
+        return self._answer is not None
+
+    @property
     def answer(self) -> Answer:
         """The finished answer. Raises ConfigError while the stream is still running."""
         if self._answer is None:

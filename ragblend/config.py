@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from platformdirs import user_cache_path
 
@@ -167,3 +169,43 @@ class DiskLimits:
     def any(self) -> bool:
         """Whether there is any limit, so that it matters when an entry was last used."""
         return bool(self.budget or self.total_budget or self.free_space_floor or self.ttl_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where a library keeps chunk KV, and how much of it.
+
+    memory_budget: bytes of a tier in this process's memory, per namespace; 0 for none.
+    disk: what the namespace may take of the disk; recorded in the library. None leaves it as it was.
+    remote: URL of a tier behind the disk (``s3://bucket/folder``, ``file:///mnt/shared``); recorded in the library, so
+        it holds no secrets. None leaves it as it was, and an empty one ends it. remote_options: what fsspec's
+        filesystem takes, not recorded. remote_timeout_s bounds each operation, all its tries included.
+    encryption_key_file: a file with the namespace's key, outside the library (``openssl rand -hex 32``).
+    shared_namespace: a namespace of the same library that is searched and served as well, and never written.
+    """
+
+    memory_budget: int = 0
+    disk: DiskLimits | None = None
+    remote: str | None = None
+    remote_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    remote_timeout_s: float = 5.0
+    remote_tries: int = 3
+    encryption_key_file: str | Path | None = None
+    shared_namespace: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.memory_budget >= 0, f"the memory budget must not be negative, got {self.memory_budget} bytes")
+        require(self.remote_timeout_s > 0, f"the remote timeout must be positive, got {self.remote_timeout_s} seconds")
+        require(self.remote_tries >= 1, f"a remote operation is tried at least once, got {self.remote_tries}")
+
+
+_UNITS = {"": 1, "b": 1, **{f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}}
+_UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
+
+
+def byte_count(text: str) -> int:
+    """``20GB``, ``1.5 TiB`` or ``1000000`` in bytes. Raises ConfigError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if found is None or found[2] not in _UNITS:
+        raise ConfigError(f"{text!r} is no number of bytes: write it as 500MB or 20GiB")
+    return int(float(found[1]) * _UNITS[found[2]])

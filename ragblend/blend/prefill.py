@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -54,6 +56,7 @@ def prefill_chunks(
                 f"the model's context of {adapter.context_length:,}: use chunks of 1 token up to that"
             )
     for batch in _batches(chunks, batch_tokens, start):
+        began = time.perf_counter()
         longest = max(map(len, batch))
         canvas = adapter.canvas(start + longest, batch=len(batch))
         place_anchor(adapter, anchor, canvas)
@@ -61,8 +64,9 @@ def prefill_chunks(
         adapter.append(canvas, torch.tensor(padded, device=adapter.device), on_layer=on_layer)
         layers = adapter.canonical_rows(canvas, start, start + longest)
         del canvas
+        seconds_per_token = (time.perf_counter() - began) / sum(map(len, batch))
         for index, chunk in enumerate(batch):
-            yield _take(layers, index, chunk)
+            yield replace(_take(layers, index, chunk), seconds=seconds_per_token * len(chunk))
 
 
 def place_anchor(adapter: DecoderAdapter, anchor: ChunkKV, canvas: Canvas) -> None:

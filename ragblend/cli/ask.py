@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragblend.cli import start
-from ragblend.cli.options import Debug, Device, Dtype, Json, LibraryFolder, Model, Namespace
+from ragblend.cli.options import (
+    Debug,
+    Device,
+    Dtype,
+    EncryptionKeyFile,
+    Json,
+    LibraryFolder,
+    Model,
+    Namespace,
+    Remote,
+    SharedNamespace,
+)
 from ragblend.cli.output import emit, excerpt, printable, stderr, stdout, table
+from ragblend.cli.storage import store_settings
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
 from ragblend.results import Answer, Source
 
@@ -43,6 +55,9 @@ def ask(
         str, typer.Option(help="When the context is too short: refuse, or drop the lowest-scored chunks.")
     ] = _BLEND.overflow,
     namespace: Namespace = DEFAULT_NAMESPACE,
+    shared_namespace: SharedNamespace = "",
+    remote: Remote = None,
+    encryption_key_file: EncryptionKeyFile = None,
     model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -60,7 +75,8 @@ def ask(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
     )
     start.require_policy(policy)
-    with start.open_library(library, namespace, model, device, dtype, json=json, read_only=True) as opened:
+    store = store_settings(remote=remote, encryption_key_file=encryption_key_file, shared_namespace=shared_namespace)
+    with start.open_library(library, namespace, model, device, dtype, json=json, read_only=True, store=store) as opened:
 
         def run(policy: str) -> AnswerStream:
             return opened.stream(

@@ -8,9 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragblend.cli import start
-from ragblend.cli.options import Debug, Device, Dtype, Json, LibraryFolder, Model, Namespace
+from ragblend.cli.options import (
+    Debug,
+    Device,
+    DiskBudget,
+    Dtype,
+    EncryptionKeyFile,
+    Json,
+    KeepFree,
+    LibraryFolder,
+    Model,
+    Namespace,
+    Remote,
+    TimeToLive,
+    TotalDiskBudget,
+)
 from ragblend.cli.output import emit, megabytes, stdout, table
 from ragblend.cli.progress import Bar
+from ragblend.cli.storage import limits_from, store_settings, tell_remote
 from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings
 
 if TYPE_CHECKING:
@@ -25,6 +40,12 @@ def index(
         int | None,
         typer.Option(help="Longest chunk, in the model's tokens (default: as before, at first 256)."),
     ] = None,
+    disk_budget: DiskBudget = None,
+    total_disk_budget: TotalDiskBudget = None,
+    keep_free: KeepFree = None,
+    ttl_days: TimeToLive = None,
+    remote: Remote = None,
+    encryption_key_file: EncryptionKeyFile = None,
     model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -38,8 +59,20 @@ def index(
     """
     chunk = None if chunk_tokens is None else ChunkSettings(chunk_tokens)
     start.require_paths(paths)
-    with start.open_library(library, namespace, model, device, dtype, json=json, create=True, chunk=chunk) as opened:
+    limits = limits_from(
+        library,
+        namespace,
+        disk_budget=disk_budget,
+        total_disk_budget=total_disk_budget,
+        keep_free=keep_free,
+        ttl_days=ttl_days,
+    )
+    store = store_settings(limits=limits, remote=remote, encryption_key_file=encryption_key_file)
+    with start.open_library(
+        library, namespace, model, device, dtype, json=json, create=True, chunk=chunk, store=store
+    ) as opened:
         report = opened.add(paths, Bar("indexing"))
+        tell_remote(opened)
     if json:
         emit(report)
     else:

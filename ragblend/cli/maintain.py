@@ -9,13 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragblend.cli import start
-from ragblend.cli.options import Debug, Device, Dtype, Json, LibraryFolder, Model, Namespace
+from ragblend.cli.options import (
+    Debug,
+    Device,
+    Dtype,
+    EncryptionKeyFile,
+    Json,
+    LibraryFolder,
+    Model,
+    Namespace,
+    Remote,
+)
 from ragblend.cli.output import emit, megabytes, stdout, table
 from ragblend.cli.progress import Bar
+from ragblend.cli.storage import store_settings, tell_remote
 from ragblend.config import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
+    from ragblend.config import StoreSettings
     from ragblend.library.library import Library
+    from ragblend.library.report import StoreInfo
 
 
 def info(
@@ -36,11 +49,33 @@ def info(
         ("tokens", f"{found.tokens:,}"),
         ("texts", f"{found.texts:,} precomputed"),
         ("KV", megabytes(found.kv_bytes)),
+        *_store_rows(found.store),
         ("model", found.model or "not indexed yet"),
         ("embedder", found.embedder or "not indexed yet"),
         ("created", f"{created:%Y-%m-%d %H:%M}"),
     ]
     stdout().print(table(["", ""], rows))
+
+
+def _store_rows(store: StoreInfo) -> list[tuple[str, str]]:
+    """What there is to say of budgets and tiers; nothing where none is set."""
+    rows = []
+    if store.disk_budget:
+        rows.append(("disk", f"{megabytes(store.disk_bytes)} of {megabytes(store.disk_budget)}"))
+    if store.total_disk_budget:
+        used = f"{megabytes(store.total_disk_bytes)} of {megabytes(store.total_disk_budget)}"
+        rows.append(("disk, all namespaces", used))
+    if store.free_space_floor:
+        rows.append(("to stay free", megabytes(store.free_space_floor)))
+    if store.ttl_s:
+        rows.append(("expires", f"{store.ttl_s / 86_400:g} days after its last use"))
+    if store.evicted:
+        rows.append(("evicted", f"{store.evicted:,} chunks: computed when needed"))
+    if store.encrypted:
+        rows.append(("encryption", "AES-256-GCM"))
+    if store.remote:
+        rows.append(("remote", f"{store.remote} ({store.pending:,} changes pending)"))
+    return rows
 
 
 def verify(
@@ -50,6 +85,7 @@ def verify(
         int | None, typer.Option(min=1, help="Read only so many entries, chosen at random.", show_default=False)
     ] = None,
     audit: Annotated[int, typer.Option(min=0, help="Compute so many entries again with the model, and compare.")] = 0,
+    encryption_key_file: EncryptionKeyFile = None,
     model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -57,10 +93,11 @@ def verify(
     debug: Debug = False,
 ) -> int:
     """Read chunk KV and check it against its checksums; check catalogue and search index. Changes nothing."""
+    store = store_settings(encryption_key_file=encryption_key_file)
     with (
-        start.open_library(library, namespace, model, device, dtype, json=json, read_only=True)
+        start.open_library(library, namespace, model, device, dtype, json=json, read_only=True, store=store)
         if audit
-        else _open_without_model(library, namespace, read_only=True)
+        else _open_without_model(library, namespace, store, read_only=True)
     ) as opened:
         report = opened.verify(sample=sample, audit=audit)
     if json:
@@ -71,6 +108,7 @@ def verify(
         "checked": report.checked,
         "missing": len(report.missing),
         "damaged": len(report.damaged),
+        "evicted": report.evicted,
         "audited": report.audited,
         "deviating": len(report.deviating),
         "orphans": len(report.orphans),
@@ -93,12 +131,19 @@ def repair(
     device: Device = "auto",
     dtype: Dtype = "auto",
     everything: Annotated[bool, typer.Option("--all", help="Compute all of it again.")] = False,
+    remote: Remote = None,
+    encryption_key_file: EncryptionKeyFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compute missing and damaged chunk KV again, and rebuild a bad search index."""
-    with start.open_library(library, namespace, model, device, dtype, json=json) as opened:
+    """Compute missing and damaged chunk KV again, and rebuild a bad search index.
+
+    Evicted KV is computed as far as there is room.
+    """
+    store = store_settings(remote=remote, encryption_key_file=encryption_key_file)
+    with start.open_library(library, namespace, model, device, dtype, json=json, store=store) as opened:
         report = opened.repair(Bar("repairing"), everything=everything)
+        tell_remote(opened)
     if json:
         emit(report)
     else:
@@ -107,11 +152,18 @@ def repair(
 
 
 def gc(
-    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    remote: Remote = None,
+    encryption_key_file: EncryptionKeyFile = None,
+    json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
-    with _open_without_model(library, namespace) as opened:
+    store = store_settings(remote=remote, encryption_key_file=encryption_key_file)
+    with _open_without_model(library, namespace, store) as opened:
         report = opened.gc()
+        tell_remote(opened)
     if json:
         emit(report)
     else:
@@ -122,19 +174,25 @@ def remove(
     paths: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.", show_default=False)],
     library: LibraryFolder,
     namespace: Namespace = DEFAULT_NAMESPACE,
+    remote: Remote = None,
+    encryption_key_file: EncryptionKeyFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Remove documents with their chunks and KV from a library. The files themselves are not touched."""
-    with _open_without_model(library, namespace) as opened:
+    store = store_settings(remote=remote, encryption_key_file=encryption_key_file)
+    with _open_without_model(library, namespace, store) as opened:
         removed = opened.remove(paths)
+        tell_remote(opened)
     if json:
         emit({"removed": removed})
     else:
         stdout().print(f"{removed:,} documents removed")
 
 
-def _open_without_model(folder: Path, namespace: str, *, read_only: bool = False) -> Library:
+def _open_without_model(
+    folder: Path, namespace: str, store: StoreSettings | None = None, *, read_only: bool = False
+) -> Library:
     from ragblend.library.library import Library
 
-    return Library.open(folder, namespace=namespace, create=False, read_only=read_only)
+    return Library.open(folder, namespace=namespace, create=False, read_only=read_only, store=store)

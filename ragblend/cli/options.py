@@ -17,6 +17,40 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+EncryptionKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="RAGBLEND_ENCRYPTION_KEY_FILE",
+        help="The namespace's key (openssl rand -hex 32), kept outside the library; its KV is encrypted with it.",
+        show_default=False,
+    ),
+]
+DiskBudget = Annotated[
+    str | None,
+    typer.Option(help="What the namespace's KV may take: 20GB or none (default: as before).", show_default=False),
+]
+TotalDiskBudget = Annotated[
+    str | None, typer.Option(help="The same for all namespaces together (default: as before).", show_default=False)
+]
+KeepFree = Annotated[
+    str | None,
+    typer.Option(help="What has to stay free on the disk: 5GB or none (default: as before).", show_default=False),
+]
+TimeToLive = Annotated[
+    str | None,
+    typer.Option(help="Days without use after which KV expires, or none (default: as before).", show_default=False),
+]
+Remote = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RAGBLEND_REMOTE",
+        help="A tier behind the disk, such as s3://bucket/folder, or none (default: as before).",
+        show_default=False,
+    ),
+]
+SharedNamespace = Annotated[
+    str, typer.Option(help="A namespace to search and read as well, such as a common handbook.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 # Read from the command line by main, which decides what becomes of an error.
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and other libraries' warnings.")]

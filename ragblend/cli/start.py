@@ -12,7 +12,7 @@ from ragblend.cli.fetch import offer_to_fetch
 from ragblend.errors import PathNotFoundError
 
 if TYPE_CHECKING:
-    from ragblend.config import ChunkSettings
+    from ragblend.config import ChunkSettings, StoreSettings
     from ragblend.engine import Engine
     from ragblend.library.library import Library
 
@@ -51,6 +51,7 @@ def open_library(
     create: bool = False,
     read_only: bool = False,
     chunk: ChunkSettings | None = None,
+    store: StoreSettings | None = None,
 ) -> Iterator[Library]:
     """The library in ``folder`` with its engine: on ``model``, else on the one that it was indexed with."""
     from ragblend.library import layout
@@ -59,7 +60,7 @@ def open_library(
     recorded = "" if create and not (folder / layout.CATALOGUE).exists() else recorded_model(folder)
     engine = start_engine(model or recorded, device, dtype, json=json)
     with Library.open(
-        folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk
+        folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk, store=store
     ) as opened:
         yield opened
 

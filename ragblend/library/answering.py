@@ -20,7 +20,7 @@ from ragblend.prompt import Message, Segment
 from ragblend.prompt.chat import Piece
 from ragblend.prompt.segments import CacheBreak
 from ragblend.results import Answer
-from ragblend.store.disk import DiskStore
+from ragblend.store.tiers import TieredStore
 
 Overflow = Literal["refuse", "drop"]
 
@@ -34,8 +34,8 @@ class Answering(ABC):
     computing begins with the first piece of text asked for.
     """
 
-    store: DiskStore
     namespace: str
+    store: TieredStore
     _reuse: Reuse | None
     _home: Home
 

@@ -98,14 +98,14 @@ class Indexer:
         title, chunks = self.chunker.cut(load(path, data))
         if not chunks:
             raise DocumentError(path, "no text besides headings")
-        keys = [self.engine.chunk_key(self.records.namespace, chunk.token_ids) for chunk in chunks]
+        keys = [self.engine.chunk_key(self.store.key_namespace, chunk.token_ids) for chunk in chunks]
         return _Prepared(path, digest, title, chunks, keys, replaces=known is not None)
 
     def _store(self, batch: Sequence[_Prepared]) -> None:
         if not batch:
             return
         chunks = [(key, chunk) for document in batch for key, chunk in zip(document.keys, document.chunks, strict=True)]
-        missing = {key: chunk.token_ids for key, chunk in chunks if not self.store.contains(key)}
+        missing = {key: chunk.token_ids for key, chunk in chunks if not self.store.obtain(key, chunk.token_ids)}
         prefill_into(self.store, self.engine, missing, self.progress)
         texts = [chunk_text(doc.title, chunk.heading, chunk.text) for doc in batch for chunk in doc.chunks]
         embeddings = iter(self.embedder.embed_chunks(texts))

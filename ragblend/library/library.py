@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, require
+from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, StoreSettings, require
 from ragblend.errors import LibraryError, PathNotFoundError
 from ragblend.library import layout, upkeep
 from ragblend.library.answering import Answering
@@ -22,7 +22,6 @@ from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
 from ragblend.library.indexing import Indexer, replacing
 from ragblend.library.known import KnownTexts
-from ragblend.library.lock import writing
 from ragblend.library.origin import Origin
 from ragblend.library.owners import ChunkOwners
 from ragblend.library.precompute import Precomputer
@@ -42,15 +41,19 @@ from ragblend.library.report import (
 )
 from ragblend.library.retrieval import Retriever
 from ragblend.library.reuse import Reuse
+from ragblend.library.shared import SharedNamespace
+from ragblend.library.storage import open_shelf, open_store, store_info
 from ragblend.library.texts import Texts, unit_vector
 from ragblend.library.walk import absolute, find_files
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import Names
-from ragblend.prefix.shelf import Shelf, shelf_namespace
+from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
-from ragblend.store.disk import DiskStore
 from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.key import digest_fields
+
+if TYPE_CHECKING:
+    from ragblend.store.metrics import StoreMetrics
 
 
 class Library(Answering):
@@ -71,14 +74,20 @@ class Library(Answering):
         embedder: Embedder | None,
         files: Files,
         reuse: ReuseSettings,
+        store: StoreSettings,
+        metrics: StoreMetrics | None,
     ) -> None:
         self.folder = folder
         self.catalogue = catalogue
         self.engine = engine
         self.namespace = namespace
         self.read_only = catalogue.read_only
-        self.store = DiskStore(folder, catalogue, namespace, files)
+        self._events = metrics.of(namespace) if metrics else StoreEvents()
+        self.store = open_store(folder, catalogue, namespace, files, store, self._events)
         self._origin = Origin(catalogue, folder)
+        shared = store.shared_namespace
+        self._shared = self._open_shared(shared, files, metrics) if shared else None
+        self.store.shared = self._shared.store if self._shared else None
         self._records = Records(catalogue, namespace)
         self._chunk = chunk
         self._given_embedder = embedder
@@ -87,7 +96,7 @@ class Library(Answering):
         self.reuse = reuse
         self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
-        self._shelf = Shelf(DiskStore(folder, catalogue, shelf_namespace(namespace), files), namespace)
+        self._shelf = open_shelf(self.store)
         self._home = self._open_home(ChunkOwners(self._records, self._precomputed))
 
     @classmethod
@@ -103,6 +112,8 @@ class Library(Answering):
         embedder: Embedder | None = None,
         files: Files = SYSTEM_FILES,
         reuse: ReuseSettings | None = None,
+        store: StoreSettings | None = None,
+        metrics: StoreMetrics | None = None,
     ) -> Library:
         """Open the library in folder ``path``, made if need be. None is a folder of its own, deleted at ``close``.
 
@@ -111,7 +122,10 @@ class Library(Answering):
         chunk: how documents are cut from now on (None: as before, 256 tokens at first).
         embedder: None for the embedded one, loaded when it is first needed. reuse: how ``chat`` and
         ``complete`` find chunks in prompts, and what they learn from them.
+        store: budgets, tiers, encryption. metrics: what counts the store's hits, misses and seconds.
         files: what is done to chunk KV files; another one is of use to tests of failing disks.
+
+        A read-only library with limits does note in its files when they were last used.
 
         Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
         with another model or anchor), StoreError, LibraryBusyError, ConfigError.
@@ -122,7 +136,18 @@ class Library(Answering):
         prepare_folder(folder, create=create and not read_only)
         catalogue = Catalogue(folder / layout.CATALOGUE, read_only=read_only)
         try:
-            library = cls(folder, catalogue, engine, namespace, chunk, embedder, files, reuse or ReuseSettings())
+            library = cls(
+                folder,
+                catalogue,
+                engine,
+                namespace,
+                chunk,
+                embedder,
+                files,
+                reuse or ReuseSettings(),
+                store or StoreSettings(),
+                metrics,
+            )
             if path is None:
                 library.temporary = True
                 library._delete_folder = delete_with(library, folder)
@@ -132,6 +157,7 @@ class Library(Answering):
                 library._origin.create()
             if engine is not None:
                 library._origin.require_engine(engine)
+                library.store.require_key()
         except BaseException:
             catalogue.close()
             raise
@@ -203,8 +229,8 @@ class Library(Answering):
         require(k >= 1, f"k must be at least 1, got {k}")
         require(bool(question.strip()), "the question is empty: ask something")
         embedder = self._require_embedder()
-        hits = [] if self._retriever.is_empty() else self._retriever.search(embedder.embed_question(question), k, where)
-        if not hits and (where is None or self._retriever.is_empty()):  # also if the last chunk went meanwhile
+        hits = [] if self._is_empty() else self._search(embedder.embed_question(question), k, where)
+        if not hits and (where is None or self._is_empty()):  # also if the last chunk went meanwhile
             raise LibraryError(
                 f"nothing is indexed in namespace {self.namespace!r} yet: add documents first (ragblend index)"
             )
@@ -219,7 +245,7 @@ class Library(Answering):
     ) -> list[Hit]:
         """As ``search``, for a question that is embedded already. A library without chunks has no hits."""
         require(k >= 1, f"k must be at least 1, got {k}")
-        return self._retriever.search(unit_vector(vector), k, where)
+        return self._search(unit_vector(vector), k, where)
 
     @cached_property
     def texts(self) -> Texts:
@@ -275,6 +301,7 @@ class Library(Answering):
             created_at=float(self._origin.read("created_at") or 0),
             texts=self._precomputed.count(),
             learning=self._reuse.learner.report if self._reuse else LearningReport(),
+            store=store_info(self.store),
         )
 
     def verify(self, *, sample: int | None = None, audit: int = 0) -> VerifyReport:
@@ -327,6 +354,8 @@ class Library(Answering):
         else:
             self._home.prefixes.close()
         self.store.close()
+        if self._shared is not None:
+            self._shared.close()
         self.catalogue.close()
         self._delete_folder()
 
@@ -350,11 +379,7 @@ class Library(Answering):
 
     @cached_property
     def _retriever(self) -> Retriever:
-        def stamp() -> str:
-            return digest_fields(self._origin.read("library"), self._origin.read("embedder_digest"), self.namespace)
-
-        path = self.folder / layout.INDEX / f"{digest_fields(self.namespace)}.faiss"
-        return Retriever(self._records, path, stamp)
+        return Retriever(self._records, *self._index_of(self.namespace))
 
     def _open_home(self, owners: ChunkOwners) -> Home:
         if self.engine is None:
@@ -364,11 +389,31 @@ class Library(Answering):
     def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings) -> Reuse:
         """Parts that know nothing of the library itself, so that a thread does not keep it alive."""
         known = KnownTexts(self._records, self._precomputed) if settings.find else None
-        reader = ConversationReader(engine, self.store, self.namespace, known)
-        lock = partial(writing, self.folder / layout.WRITER_LOCK)
+        reader = ConversationReader(engine, self.store, self.store.key_namespace, known)
+        lock = self.store.exclusive
         bind = partial(self._origin.bind_engine, engine)
         precomputer = Precomputer(self._records, self._precomputed, self.store, engine, lock, bind)
-        return Reuse(reader, precomputer, settings, read_only=self.read_only)
+        return Reuse(reader, precomputer, settings, self._events, read_only=self.read_only)
+
+    def _index_of(self, namespace: str) -> tuple[Path, Callable[[], str]]:
+        """Where a namespace's search index lies, and what it has to belong to."""
+
+        def stamp() -> str:
+            return digest_fields(self._origin.read("library"), self._origin.read("embedder_digest"), namespace)
+
+        return self.folder / layout.INDEX / f"{digest_fields(namespace)}.faiss", stamp
+
+    def _open_shared(self, namespace: str, files: Files, metrics: StoreMetrics | None) -> SharedNamespace:
+        index, stamp = self._index_of(namespace)
+        events = metrics.of(namespace) if metrics else StoreEvents()
+        return SharedNamespace(self.folder, namespace, index, stamp, files, events)
+
+    def _is_empty(self) -> bool:
+        return self._retriever.is_empty() and (self._shared is None or self._shared.is_empty())
+
+    def _search(self, vector: Vectors, k: int, where: Callable[[Hit], bool] | None) -> list[Hit]:
+        own = self._retriever.search(vector, k, where)
+        return own if self._shared is None else self._shared.beside(own, vector, k, where)
 
     def _require_engine(self) -> LibraryEngine:
         if self.engine is None:
@@ -387,7 +432,7 @@ class Library(Answering):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         self._require_writable()
-        with writing(self.folder / layout.WRITER_LOCK):
+        with self.store.exclusive():
             yield
             self._home.prefixes.revalidate()
 

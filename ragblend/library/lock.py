@@ -17,8 +17,8 @@ from ragblend.store.catalogue import BUSY_TIMEOUT_S, translated_errors
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Hold the library's writer lock for the block.
+def writing(path: Path) -> Iterator[bool]:
+    """Hold the library's writer lock for the block, which is told whether its last holder was killed.
 
     An indexer writes for minutes, in many transactions; this keeps a second one from doing the same
     work, and ``gc`` from deleting what is about to be used. The lock is SQLite's on an empty
@@ -37,9 +37,10 @@ def writing(path: Path) -> Iterator[None]:
             raise LibraryBusyError(
                 f"{path.parent}: {_read(holder)} is writing; try again when it has finished"
             ) from error
+        interrupted = holder.exists()
         _write(holder)
         try:
-            yield
+            yield interrupted
         finally:
             with contextlib.suppress(OSError):
                 holder.unlink()

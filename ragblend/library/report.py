@@ -72,6 +72,28 @@ class LearningReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a namespace's chunk KV takes, in bytes, and what it may take (None: no limit).
+
+    disk_bytes: files, with what is set aside and left over; total_disk_bytes: of all namespaces.
+    ttl_s: seconds after its last use at which an entry expires. evicted: entries that were dropped to keep a limit, and
+    are computed when they are needed. remote: the remote tier's URL, empty for none. pending: entries that it has not
+    been told of.
+    """
+
+    disk_bytes: int
+    disk_budget: int | None
+    total_disk_bytes: int
+    total_disk_budget: int | None
+    free_space_floor: int
+    ttl_s: float | None
+    evicted: int
+    encrypted: bool
+    remote: str
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryInfo:
     """What one namespace of a library holds, and what the library was made with.
 
@@ -94,6 +116,7 @@ class LibraryInfo:
     created_at: float
     texts: int
     learning: LearningReport
+    store: StoreInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +125,7 @@ class VerifyReport:
 
     entries: distinct entries that chunks and texts need. checked: those of them that were read, all or a sample.
     missing: needed, but not in the store. damaged: there, but the bytes are not what was written.
+    evicted: how many needed ones are not there because they were evicted; that is no fault.
     audited: sound entries that were computed again to compare. deviating: whose stored KV is not what came out.
     orphans: in the store, but needed by no chunk and no text (left by an interrupted run; ``gc`` deletes them).
     index_ok: whether the search index on disk is present and agrees with the catalogue.
@@ -111,6 +135,7 @@ class VerifyReport:
     checked: int
     missing: tuple[str, ...]
     damaged: tuple[str, ...]
+    evicted: int
     audited: int
     deviating: tuple[str, ...]
     orphans: tuple[str, ...]

@@ -15,16 +15,24 @@ from ragblend.library.learning import Learner
 from ragblend.library.precompute import Precomputer
 from ragblend.library.precomputed import Text
 from ragblend.prompt.chat import Piece
+from ragblend.store.base import StoreEvents
 
 
 class Reuse:
     """Reads conversations, follows the streams that answer them, and learns from the finished ones."""
 
     def __init__(
-        self, reader: ConversationReader, precomputer: Precomputer, settings: ReuseSettings, *, read_only: bool
+        self,
+        reader: ConversationReader,
+        precomputer: Precomputer,
+        settings: ReuseSettings,
+        events: StoreEvents,
+        *,
+        read_only: bool,
     ) -> None:
         self._reader = reader
         self.precomputer = precomputer
+        self._events = events
         self._learn = "off" if read_only else settings.learn
         self.learner = Learner(_compute_with(precomputer), settings.learn_tokens)
         self._running: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
@@ -60,6 +68,9 @@ class Reuse:
         with self._lock:
             self._running.discard(stream)
         self.learner.answer_ended()
+        if stream.finished:
+            timings = stream.answer.timings
+            self._events.answered(timings.load_s, timings.recompute_s)
 
     def learn(self, conversation: Conversation) -> int:
         """Queue what the conversation has and the store has not. Returns the tokens queued."""

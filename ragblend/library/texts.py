@@ -90,7 +90,7 @@ class Texts:
         remaining = iter(texts)
         with self._writing():
             while batch := list(islice(remaining, _BATCH_TEXTS)):
-                changed += self._add(engine, [_Prepared.of(text, engine, self._records.namespace) for text in batch])
+                changed += self._add(engine, [_Prepared.of(text, engine, self._store.key_namespace) for text in batch])
             self._retriever.save()
         return changed
 
@@ -121,7 +121,7 @@ class Texts:
             return 0
         embedder = self._embedder_of(changed)
         self._bind(engine, embedder)
-        missing = {each.key: each.token_ids for each in changed if not self._store.contains(each.key)}
+        missing = {each.key: each.token_ids for each in changed if not self._store.obtain(each.key, each.token_ids)}
         prefill_into(self._store, engine, missing, Silent())
         vectors = self._vectors(embedder, [each.document for each in changed])
         with replacing(self._records, self._store) as released:

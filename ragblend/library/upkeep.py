@@ -45,10 +45,11 @@ def verify(
     records.catalogue.verify()
     missing: list[str] = []
     damaged: list[str] = []
-    checked = 0
+    checked = evicted = 0
+    given_up = store.evicted()
 
     def sound_entries() -> Iterator[OwnedEntry]:
-        nonlocal checked
+        nonlocal checked, evicted
         needed = records.entries()
         for entry, problem in _checked(store, needed if sample is None else _at_random(needed, sample)):
             if problem and records.unneeded([entry[0]]):  # removed by another process meanwhile
@@ -56,6 +57,8 @@ def verify(
             checked += 1
             if problem is None:
                 yield entry
+            elif problem == "missing" and entry[0] in given_up:
+                evicted += 1
             else:
                 (missing if problem == "missing" else damaged).append(entry[0])
 
@@ -67,6 +70,7 @@ def verify(
         checked=checked,
         missing=tuple(missing),
         damaged=tuple(damaged),
+        evicted=evicted,
         audited=len(audited),
         deviating=deviating,
         orphans=(*_unneeded_entries(records, store), *strays),
@@ -85,10 +89,12 @@ def repair(
 ) -> RepairReport:
     """Compute missing and damaged entries again (or all), and rebuild the index if it is not sound.
 
+    Evicted ones are computed for which there is room without evicting others.
+
     Raises StoreError for a damaged catalogue.
     """
     records.catalogue.verify()
-    broken = (entry for entry, problem in _checked(store, records.entries()) if problem or everything)
+    broken = _broken(records, store, everything)
     recomputed = tokens = 0
     progress.start(0)
     try:
@@ -123,6 +129,20 @@ def collect_garbage(records: Records, store: DiskStore, prefixes: DiskStore, ind
             files += 1
             nbytes += size
     return GarbageReport(len(unneeded), files, nbytes + sum(unneeded.values()))
+
+
+def _broken(records: Records, store: DiskStore, everything: bool) -> Iterator[OwnedEntry]:
+    """Entries to compute again."""
+    evicted = store.evicted()
+    size = store.nbytes() / max(1, len(store.entries()))
+    room = store.room.free()
+    for entry, problem in _checked(store, records.entries()):
+        if entry[0] in evicted and problem == "missing":
+            if room < size:
+                continue
+            room -= size
+        if problem or everything:
+            yield entry
 
 
 def _checked(store: DiskStore, entries: Iterable[OwnedEntry]) -> Iterator[tuple[OwnedEntry, str | None]]:

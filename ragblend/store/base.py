@@ -97,8 +97,11 @@ class StoreEvents:
     def evicted(self, tier: str, reason: EvictionReason, entries: int, nbytes: int) -> None:
         """Entries were dropped to keep a limit."""
 
-    def holds(self, tier: str, nbytes: int) -> None:
-        """What a tier holds now."""
+    def answered(self, load_s: float, recompute_s: float) -> None:
+        """An answer is complete: seconds of reading all its chunk KV, and of computing rows before its first token."""
+
+    def watch(self, store: KVStore) -> None:
+        """A store is open whose bytes may be asked for."""
 
     def remote(self, operation: str, outcome: str) -> None:
         """An operation on a remote tier ended: ``ok``, ``retry`` or ``failed``."""

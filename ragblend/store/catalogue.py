@@ -172,6 +172,7 @@ class Catalogue:
         self.read_only = read_only
         self.busy_timeout_s = busy_timeout_s
         self.lock = threading.RLock()
+        self.files_lock = threading.Lock()
         with translated_errors(path):
             self.connection = self._connect_read_only() if read_only else self._connect()
             try:

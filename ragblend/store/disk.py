@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import re
 import secrets
 import time
@@ -26,9 +27,12 @@ from ragblend.store.encryption import Cipher
 from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
+from ragblend.store.namespace_key import is_locked
 from ragblend.store.reader import ChunkReader
 from ragblend.store.room import DiskRoom
 from ragblend.store.source import FileSource
+
+log = logging.getLogger(__name__)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -80,38 +84,21 @@ class DiskStore(KVStore):
         self.root = root
         self.namespace = namespace
         digest = digest_fields(namespace)
+        # What stands for the namespace in keys: where it is encrypted, nobody can tell a chunk from its key.
+        self.key_namespace = cipher.secret_name(namespace) if cipher else namespace
         self.folder = root / "kv" / digest
         self.quarantine = root / "quarantine" / digest
         self.catalogue = catalogue
         self.cipher = cipher
-        self._locked = self._is_locked()
+        self._locked = is_locked(catalogue, namespace, cipher)
         self.room = DiskRoom(self, limits or DiskLimits(), clock)
         self._unrecorded: set[Path] = set()
         self._closed = False
+        self.events.watch(self)
 
-    def _is_locked(self) -> bool:
-        """Whether the namespace is encrypted and no key was given. A new namespace becomes the given key's.
-
-        Raises StoreError for another key than the namespace's, or a key for a namespace that is not encrypted.
-        """
-        setting = f"encryption:{self.namespace}"
-        recorded = self.catalogue.setting(setting)
-        if self.cipher is None:
-            return recorded is not None
-        if recorded is None and not self.catalogue.read_only:
-            with self.catalogue.transaction() as connection:
-                used = "SELECT 1 FROM entries WHERE namespace = ?1 UNION SELECT 1 FROM documents WHERE namespace = ?1"
-                if not connection.execute(f"{used} LIMIT 1", (self.namespace,)).fetchone():
-                    recorded = self.cipher.key_id
-                    connection.execute("INSERT INTO settings (name, value) VALUES (?, ?)", (setting, recorded))
-        if recorded is None:
-            raise StoreError(
-                f"{self.root}: namespace {self.namespace!r} is not encrypted: "
-                "open it without a key, or index its documents into a new namespace"
-            )
-        if recorded != self.cipher.key_id:
-            raise StoreError(f"{self.root}: namespace {self.namespace!r} was encrypted with another key: give that one")
-        return False
+    @property
+    def is_encrypted(self) -> bool:
+        return self.cipher is not None or self._locked
 
     def contains(self, key: str) -> bool:
         return self._entry(key) is not None
@@ -131,7 +118,7 @@ class DiskStore(KVStore):
         Raises StoreFullError, StoreError; ConfigError for NaN or Inf.
         """
         self._require_writable()
-        self._require_key()
+        self.require_key()
         path = self._path(key)
         pieces = encode_chunk(key, kv)
         if self.cipher is not None:
@@ -143,6 +130,8 @@ class DiskStore(KVStore):
             self.files.write_whole(path, pieces)
             self.room.quota.change(-replaced)
             self._unrecorded.add(path)
+        if kv.seconds:
+            self.events.computed(kv.seconds)
         return Entry(key, len(kv.token_ids), nbytes, kv.seconds)
 
     def record(self, entries: Iterable[Entry]) -> None:
@@ -163,7 +152,7 @@ class DiskStore(KVStore):
         self._unrecorded.difference_update(self._path(entry.key) for entry in entries)
 
     def _open(self, key: str, token_ids: tuple[int, ...]) -> ChunkReader | None:
-        self._require_key()
+        self.require_key()
         if self._entry(key) is None:
             self.count_miss("missing")
             return None
@@ -199,6 +188,7 @@ class DiskStore(KVStore):
         An entry that there was only no memory for (``alloc``) stays where it is.
         """
         self.count_miss(cause)
+        log.warning("chunk KV given up: %s", cause, extra={"entry": key[:12], "cause": cause, "tier": self.tier})
         if cause == "alloc" or self.catalogue.read_only:
             return
         gone = cause == "missing"
@@ -257,7 +247,10 @@ class DiskStore(KVStore):
             connection.executemany(
                 "INSERT OR REPLACE INTO evictions (key, namespace, evicted_at) VALUES (?, ?, ?)", rows
             )
-        self.events.evicted(self.tier, reason, len(keys), sum(sizes.get(key, 0) for key in keys))
+        nbytes = sum(sizes.get(key, 0) for key in keys)
+        self.events.evicted(self.tier, reason, len(keys), nbytes)
+        fields = {"entries": len(keys), "bytes": nbytes, "reason": reason, "tier": self.tier}
+        log.info("%d entries evicted (%s)", len(keys), reason, extra=fields)
 
     def evicted(self) -> set[str]:
         """Keys of entries that were evicted and have not been put again."""
@@ -284,7 +277,7 @@ class DiskStore(KVStore):
 
         token_ids: what the entry should be of, if that is known.
         """
-        self._require_key()
+        self.require_key()
         try:
             with contextlib.closing(self._reader(key, FileSource(self._path(key), self.files))) as reader:
                 if token_ids not in (None, reader.token_ids):
@@ -355,7 +348,8 @@ class DiskStore(KVStore):
         if self._closed:
             raise StoreError(f"{self.root}: the store is closed")
 
-    def _require_key(self) -> None:
+    def require_key(self) -> None:
+        """Raise StoreError if the namespace is encrypted and its key was not given."""
         if self._locked:
             raise StoreError(f"{self.root}: namespace {self.namespace!r} is encrypted: give its key")
 

@@ -72,6 +72,7 @@ class MemoryStore(KVStore):
         self._entries: dict[str, _Held] | None = {}
         self._nbytes = 0
         self._lock = threading.Lock()
+        self.events.watch(self)
 
     def contains(self, key: str) -> bool:
         with self._lock:
@@ -91,7 +92,6 @@ class MemoryStore(KVStore):
                 self._make_room(entries, copy.nbytes)
                 entries[key] = _Held(copy, self._clock())
                 self._nbytes += copy.nbytes
-        self.events.holds(self.tier, self._nbytes)
         return copy.nbytes
 
     def _open(self, key: str, token_ids: tuple[int, ...]) -> MemoryReader | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -32,9 +33,9 @@ class DiskQuota:
     def own(self) -> int:
         """Bytes of the namespace's files."""
         if self._own is None:
-            self._own = _bytes_below(self._own_folders)
+            self._own = bytes_below(self._own_folders)
             if self.limits.total_budget is not None:
-                self._others = _bytes_below(self._shared_folders) - self._own
+                self._others = bytes_below(self._shared_folders) - self._own
         return self._own
 
     def forget_measure(self) -> None:
@@ -49,6 +50,11 @@ class DiskQuota:
     def excess(self, nbytes: int) -> int:
         """Bytes that have to go before ``nbytes`` may be written; none or fewer when there is room."""
         return max([self._below_floor(nbytes), *(used + nbytes - budget for used, budget in self.budgets())])
+
+    def free(self) -> float:
+        """Bytes that can be written before the high watermark, or the floor, is reached."""
+        room = [self.limits.high_watermark * budget - used for used, budget in self.budgets()]
+        return max(0.0, min([math.inf if not self.limits.free_space_floor else -self._below_floor(0), *room]))
 
     def to_free(self, nbytes: int) -> int:
         """Bytes to free before ``nbytes`` are written; 0 below the high watermark, else down to the low one."""
@@ -74,14 +80,15 @@ class DiskQuota:
         return self.limits.free_space_floor + nbytes - shutil.disk_usage(self.root).free
 
 
-def _bytes_below(folders: tuple[Path, ...]) -> int:
+def bytes_below(folders: tuple[Path, ...]) -> int:
+    """Bytes of all files in folders; those that are not there have none."""
     total = 0
     for folder in folders:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
             for entry in found:
                 with contextlib.suppress(FileNotFoundError):
                     if entry.is_dir(follow_symlinks=False):
-                        total += _bytes_below((Path(entry.path),))
+                        total += bytes_below((Path(entry.path),))
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total

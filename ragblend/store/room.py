@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,12 +34,24 @@ class DiskRoom:
         )
         self._store = store
         self._expired_gone = False
-        self._writing = threading.Lock()
+        self._version = -1
+        self._writing = store.catalogue.files_lock  # shared by the stores of one folder, as the total budget is
 
     def look_again(self) -> None:
         """Measure the disk anew and drop what has expired before the next entry is written."""
         self.quota.forget_measure()
         self._expired_gone = False
+
+    def begin_writing(self, *, interrupted: bool) -> None:
+        """The writer lock is held from now on. interrupted: its last holder was killed, and may have left files.
+
+        The disk is looked at again only if somebody else has written to it.
+        """
+        if self.limits.any:
+            [(version,)] = self._store.catalogue.rows("PRAGMA data_version")
+            if interrupted or version != self._version:
+                self.look_again()
+            self._version = version
 
     @contextmanager
     def reserved(self, nbytes: int) -> Iterator[None]:
@@ -52,6 +63,8 @@ class DiskRoom:
             yield
             return
         with self._writing:
+            if self.limits.total_budget is not None:
+                self.quota.forget_measure()  # other namespaces' stores write too
             self._make_room(nbytes)
             try:
                 yield
@@ -59,6 +72,10 @@ class DiskRoom:
                 self.quota.forget_measure()  # what a failed write left behind counts as well
                 raise
             self.quota.change(nbytes)
+
+    def free(self) -> float:
+        """Bytes that can be written without evicting anything; infinity where there are no limits."""
+        return self.quota.free() if self.limits.any else math.inf
 
     def is_expired(self, used_at: float) -> bool:
         return self.limits.ttl_s is not None and self.clock() - used_at > self.limits.ttl_s
@@ -74,6 +91,7 @@ class DiskRoom:
         if not self._expired_gone:
             self.drop_expired()
         if self.quota.to_free(nbytes) > 0:
+            self.quota.forget_measure()  # files that were damaged or removed may take less than they did
             for path in self._store.dead_files():
                 self._store.remove_file(path)
         wanted = self.quota.to_free(nbytes)

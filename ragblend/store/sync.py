@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ragblend.errors import RagblendError, RemoteStoreError
+from ragblend.errors import RagblendError, RemoteStoreError, StoreFullError
 from ragblend.store.base import ChunkKV
 from ragblend.store.outbox import Operation, Outbox
 from ragblend.store.remote import RemoteStore
@@ -28,7 +27,7 @@ class RemoteSync:
     """Carries the outbox to the remote tier, and fetched entries to the disk.
 
     The outbox is the queue, so it needs no memory and loses nothing: what a killed process leaves there is carried by
-    the next one. exclusive: the library's writer lock, held while fetched entries are written.
+    the next one. The store's writer lock is held while fetched entries are written.
     """
 
     def __init__(
@@ -36,15 +35,14 @@ class RemoteSync:
         store: TieredStore,
         remote: RemoteStore,
         outbox: Outbox,
-        exclusive: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._store = store
         self._remote = remote
         self._outbox = outbox
-        self._exclusive = exclusive
         self._fetched: OrderedDict[str, ChunkKV] = OrderedDict()
         self._changed = threading.Condition()
         self._requested = self._settled = self._done = 0  # rounds of work: asked for, looked at, and done
+        self._failing = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -72,7 +70,7 @@ class RemoteSync:
             self.wake()
         with self._changed:
             asked = self._requested
-            self._changed.wait_for(lambda: self._settled >= asked or self._closed, timeout_s)
+            self._changed.wait_for(lambda: self._settled >= asked or self._failing or self._closed, timeout_s)
         return not self._outbox.count()
 
     def close(self) -> None:
@@ -94,6 +92,7 @@ class RemoteSync:
             succeeded = self._work()
             with self._changed:
                 self._settled = asked
+                self._failing = not succeeded
                 self._changed.notify_all()
                 if succeeded:
                     self._done = asked
@@ -132,7 +131,8 @@ class RemoteSync:
         with self._changed:
             fetched, self._fetched = self._fetched, OrderedDict()
         if fetched:
-            with self._exclusive():
+            with self._store.exclusive():
                 for key, kv in fetched.items():
                     if not self._outbox.is_deleted(key):
-                        self._store.adopt(key, kv)
+                        with contextlib.suppress(StoreFullError):  # it can be fetched again
+                            self._store.adopt(key, kv)

@@ -24,7 +24,9 @@ class TieredStore(DiskStore):
 
     memory: filled with what is read; it is no copy of the disk. remote: gets what is recorded on the disk and forgets
     what is forgotten, in the background and through the catalogue's outbox. A remote tier that fails costs hits.
-    exclusive: the library's writer lock, for writing what was fetched while a question was answered.
+    remembers: keep the outbox although no remote tier is open, for when there is one again.
+    shared: another namespace's store, which is only read. exclusive: the library's writer lock, for writing what was
+    fetched while a question was answered.
 
     The tiers belong to the store and are closed with it. The other arguments are the disk store's.
     """
@@ -36,14 +38,19 @@ class TieredStore(DiskStore):
         *arguments: Any,
         memory: MemoryStore | None = None,
         remote: RemoteStore | None = None,
+        remembers: bool = False,
+        shared: DiskStore | None = None,
         exclusive: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         **options: Any,
     ) -> None:
         super().__init__(root, catalogue, *arguments, **options)
         self.memory = memory
         self.remote = remote
-        self.outbox = Outbox(catalogue, self.namespace) if remote and not catalogue.read_only else None
-        self._sync = RemoteSync(self, remote, self.outbox, exclusive) if remote and self.outbox else None
+        self.exclusive = exclusive
+        self.shared = shared
+        told = (remembers or remote is not None) and not catalogue.read_only
+        self.outbox = Outbox(catalogue, self.namespace) if told else None
+        self._sync = RemoteSync(self, remote, self.outbox) if remote and self.outbox else None
         if self._sync and self.outbox and self.outbox.count():
             self._sync.wake()
 
@@ -54,6 +61,8 @@ class TieredStore(DiskStore):
         reader = super().open(key, token_ids)
         if reader is not None:
             return reader if self.memory is None else _KeepingReader(reader, key, token_ids, self.memory)
+        if self.shared is not None and self.shared.contains(key):
+            return self.shared.open(key, token_ids)
         kv = self._fetch(key, token_ids)
         if kv is None:
             return None
