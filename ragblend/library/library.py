@@ -83,10 +83,10 @@ class Library(Answering):
         self.namespace = namespace
         self.read_only = catalogue.read_only
         self._events = metrics.of(namespace) if metrics else StoreEvents()
-        self.store = open_store(folder, catalogue, namespace, files, store, self._events)
         self._origin = Origin(catalogue, folder)
         shared = store.shared_namespace
-        self._shared = self._open_shared(shared, files, metrics) if shared else None
+        self._shared = self._open_shared(shared, files, metrics) if shared and shared != namespace else None
+        self.store = open_store(folder, catalogue, namespace, files, store, self._events)
         self.store.shared = self._shared.store if self._shared else None
         self._records = Records(catalogue, namespace)
         self._chunk = chunk
@@ -135,6 +135,7 @@ class Library(Answering):
         folder = temporary_folder() if path is None else Path(path).expanduser()
         prepare_folder(folder, create=create and not read_only)
         catalogue = Catalogue(folder / layout.CATALOGUE, read_only=read_only)
+        library = None
         try:
             library = cls(
                 folder,
@@ -159,7 +160,7 @@ class Library(Answering):
                 library._origin.require_engine(engine)
                 library.store.require_key()
         except BaseException:
-            catalogue.close()
+            (library or catalogue).close()
             raise
         return library
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import re
 import secrets
 import time
@@ -256,12 +257,16 @@ class DiskStore(KVStore):
         """Keys of entries that were evicted and have not been put again."""
         return {key for (key,) in self._rows("SELECT key FROM evictions WHERE namespace = ?", self.namespace)}
 
-    def used_at(self, key: str) -> float | None:
-        """When an entry was last opened or written, in seconds since the epoch; None without its file."""
+    def last_use(self, key: str) -> tuple[float, int]:
+        """When an entry was last opened or written, in seconds since the epoch, and what its file takes now.
+
+        Without a file it was never used, and takes nothing.
+        """
         try:
-            return self._path(key).lstat().st_mtime
+            status = self._path(key).lstat()
         except OSError:
-            return None
+            return -math.inf, 0
+        return status.st_mtime, status.st_size
 
     def blob(self, key: str) -> bytes | None:
         """An entry's file as it lies on the disk, encrypted if the namespace is; None if it cannot be read."""

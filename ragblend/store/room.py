@@ -109,9 +109,8 @@ class DiskRoom:
         found = []
         for entry in self._store.entries():
             if entry.key not in pinned:
-                used_at = self._store.used_at(entry.key)
-                idle_s = math.inf if used_at is None else max(0.0, now - used_at)
-                found.append(Candidate(entry.key, 0 if used_at is None else entry.nbytes, entry.seconds, idle_s))
+                used_at, nbytes = self._store.last_use(entry.key)
+                found.append(Candidate(entry.key, nbytes, entry.seconds, max(0.0, now - used_at)))
         return found
 
     def _full(self, nbytes: int) -> StoreFullError:

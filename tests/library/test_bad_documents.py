@@ -82,7 +82,6 @@ def test_unreadable_files_and_folders(open_library, ordinary_user):
     assert {Path(skipped.path).name: skipped.reason for skipped in report.skipped} == {
         "closed": "permission denied",
         "secret.txt": "permission denied",
-        "test.rag": "a ragblend library",
     }
 
 

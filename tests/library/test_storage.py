@@ -33,7 +33,7 @@ def many_docs(tmp_path: Path) -> Path:
 
 def kv_bytes(library: Library) -> int:
     """What really lies on the disk."""
-    return sum(path.stat().st_size for path in library.folder.glob("kv/**/*") if path.is_file())
+    return sum(path.stat().st_size for path in library.store.folder.rglob("*") if path.is_file())
 
 
 def entry_bytes(library: Library) -> int:
@@ -117,7 +117,7 @@ class TestBudget:
                     if chance.random() < 0.5:
                         next(stream, None)
             elif what == "damage":
-                for path in list(library.folder.glob("kv/**/*.safetensors"))[:1]:
+                for path in list(library.store.folder.rglob("*.safetensors"))[:1]:
                     path.write_bytes(b"damaged")
             elif what == "remove" and library.info().documents > 6:
                 path = str(many_docs / f"{number}.txt")
@@ -326,6 +326,7 @@ class TestRemote:
         expected = library.ask("warranty", k=3, ratio=1.0, generation=SHORT)
         for entry in library.store.entries():
             library.store.evict([entry.key], "budget")
+        library.engine.caches.clear()
         answer = library.ask("warranty", k=3, ratio=1.0, generation=SHORT)
         assert (answer.token_ids, answer.misses) == (expected.token_ids, 3)
         assert library.store.remote.misses == {"remote": 3 + 3}  # for indexing and for asking
@@ -337,6 +338,7 @@ class TestRemote:
         assert library.store.flush(WAIT_S)
         for entry in library.store.entries():
             library.store.evict([entry.key], "budget")
+        library.engine.caches.clear()
         assert library.ask("warranty", k=3, generation=SHORT).hits == 3
         assert library.store.flush(WAIT_S)
         assert library.verify().evicted == 0

@@ -105,7 +105,7 @@ def test_opening_an_entry_is_a_use(open_store, entry_bytes, make_kv, make_key, c
     put(store, make_key(0), make_kv(0), clock)
     os.utime(store._path(make_key(0)), (1000, 1000))
     store.open(make_key(0), make_kv(0).token_ids).close()
-    assert store.used_at(make_key(0)) > 1_000_000
+    assert store.last_use(make_key(0))[0] > 1_000_000
 
 
 def test_costs_decide(open_store, entry_bytes, make_kv, make_key, clock):
