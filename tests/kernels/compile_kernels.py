@@ -60,7 +60,7 @@ def cases() -> Iterator[Case]:
 
 def more_cases() -> Iterator[Case]:
     """Other types, head dimensions, features and numbers of rows."""
-    for head_dim in (64, 96, 128, 256):
+    for head_dim in (64, 96, 128, 256, 512):
         for rows in (1, 40, 2000):
             yield f"attending, {head_dim}", lambda d=head_dim, n=rows: attending(d, torch.bfloat16, n, PLAIN)
             yield f"receiving, {head_dim}", lambda d=head_dim, n=rows: receiving(d, torch.bfloat16, n, PLAIN)

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ragblend.errors import KernelUnavailableError
 from ragblend.kernels.implementation import interpreted
 
 
@@ -40,10 +41,14 @@ class Target:
     few: dict[tuple[int, int], Blocks]
 
     def blocks(self, lines: int, padded_dim: int, element_bytes: int) -> Blocks:
-        """The tile for ``lines`` lines."""
+        """The tile for ``lines`` lines. Raises KernelUnavailableError for a head dimension that has none."""
         table = self.few if lines <= 16 else self.attend
-        # Head dimensions below 64 are launched as 64; larger ones than 256 exist in no known model.
-        return table[min(max(padded_dim, 64), 256), 4 if element_bytes == 4 else 2]
+        found = table.get((max(padded_dim, 64), element_bytes))
+        if found is None:
+            raise KernelUnavailableError(
+                f"the Triton kernels do not go up to {padded_dim} dimensions of {element_bytes} bytes: use kernels='torch'"
+            )
+        return found
 
 
 def options(warps: int, stages: int) -> dict[str, Any]:
@@ -54,6 +59,9 @@ def options(warps: int, stages: int) -> dict[str, Any]:
 # float32 is there to be exact (the gate uses it), not to be fast: small tiles, alike on all of NVIDIA's.
 _FLOAT32 = {(64, 4): Blocks(32, 32, 4, 1), (128, 4): Blocks(16, 32, 4, 1), (256, 4): Blocks(16, 32, 8, 1)}
 
+# Gemma 4's global layers have 512 dimensions: small tiles, so that they fit everywhere.
+_LARGEST = {(512, 2): Blocks(16, 16, 4, 1), (512, 4): Blocks(16, 16, 8, 1)}
+
 # Ampere and Ada; shared memory is that of the smallest, 8.6 and 8.9. Also consumer Blackwell (12.x).
 _AMPERE = Target(
     name="sm_80",
@@ -63,12 +71,14 @@ _AMPERE = Target(
         (128, 2): Blocks(128, 32, 8, 3),
         (256, 2): Blocks(64, 32, 8, 2),
         **_FLOAT32,
+        **_LARGEST,
     },
     few={
         (64, 2): Blocks(16, 128, 4, 3),
         (128, 2): Blocks(16, 64, 4, 3),
         (256, 2): Blocks(16, 32, 4, 3),
         **_FLOAT32,
+        **_LARGEST,
     },
 )
 
@@ -81,12 +91,14 @@ _HOPPER = Target(
         (128, 2): Blocks(128, 64, 8, 3),
         (256, 2): Blocks(128, 32, 8, 2),
         **_FLOAT32,
+        **_LARGEST,
     },
     few={
         (64, 2): Blocks(16, 128, 4, 4),
         (128, 2): Blocks(16, 128, 4, 3),
         (256, 2): Blocks(16, 64, 4, 3),
         **_FLOAT32,
+        **_LARGEST,
     },
 )
 
@@ -101,6 +113,7 @@ _CDNA = Target(
         (64, 4): Blocks(32, 32, 4, 1),
         (128, 4): Blocks(32, 32, 4, 1),
         (256, 4): Blocks(16, 32, 4, 1),
+        **_LARGEST,
     },
     few={
         (64, 2): Blocks(16, 64, 4, 2),
@@ -109,6 +122,7 @@ _CDNA = Target(
         (64, 4): Blocks(16, 32, 4, 1),
         (128, 4): Blocks(16, 32, 4, 1),
         (256, 4): Blocks(16, 16, 4, 1),
+        **_LARGEST,
     },
 )
 
@@ -117,8 +131,8 @@ _SMALL = Blocks(64, 64, 4, 1)
 _INTERPRETER = Target(
     name="interpreter",
     processors=4,
-    attend={(dim, size): _SMALL for dim in (64, 128, 256) for size in (2, 4)},
-    few={(dim, size): Blocks(16, 64, 4, 1) for dim in (64, 128, 256) for size in (2, 4)},
+    attend={(dim, size): _SMALL for dim in (64, 128, 256, 512) for size in (2, 4)},
+    few={(dim, size): Blocks(16, 64, 4, 1) for dim in (64, 128, 256, 512) for size in (2, 4)},
 )
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragblend.errors import KernelUnavailableError
 from ragblend.kernels import ops, reference, triton
 from ragblend.kernels.layout import Attention
 from ragblend.kernels.triton.target import Blocks
@@ -85,6 +86,13 @@ def test_a_row_never_sees_a_later_key():
     before = ops.attend_rows(query, key, value, rows, attention, impl="triton")
     key[:, :, 11:], value[:, :, 11:] = float("nan"), float("nan")
     assert torch.equal(ops.attend_rows(query, key, value, rows, attention, impl="triton"), before)
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), [(520, torch.float32), (16, torch.float64)])
+def test_what_has_no_tile_is_refused(head_dim, dtype):
+    query, key, value = inputs([3], 5, 1, 1, head_dim, dtype)
+    with pytest.raises(KernelUnavailableError, match="use kernels='torch'"):
+        triton.attend_rows(query, key, value, torch.tensor([3]), Attention(scaling=1.0))
 
 
 @settings(max_examples=8, deadline=None)
