@@ -46,7 +46,7 @@ class Target:
         found = table.get((max(padded_dim, 64), element_bytes))
         if found is None:
             raise KernelUnavailableError(
-                f"the Triton kernels do not go up to {padded_dim} dimensions of {element_bytes} bytes: use kernels='torch'"
+                f"the Triton kernels take no {padded_dim} dimensions of {element_bytes} bytes: use kernels='torch'"
             )
         return found
 
