@@ -28,6 +28,10 @@ MISTAKES = {
     "unknown command": ("answer q", "No such command 'answer'"),
     "unknown option": ("ask q --library {library} --quick", "No such option: --quick"),
     "not a number": ("ask q --library {library} -k many", "valid integer"),
+    "a budget that is none": ("index {library} --library {library} --disk-budget much", "write it as 500MB or 20GiB"),
+    "a budget of nothing": ("index {library} --library {library} --disk-budget 0", "disk budget must be positive"),
+    "days that are none": ("index {library} --library {library} --ttl-days long", "is no number of days"),
+    "a key that is not there": ("ask q --library {library} --encryption-key-file {missing}", "key cannot be read"),
     "bench of nothing": ("bench", ""),
 }
 

@@ -253,11 +253,14 @@ class TestEncryption:
         library = open_library(store=settings)
         library.add([docs])
         assert library.store.flush(WAIT_S)
+        library.ask("warranty", k=3, generation=SHORT)
+        library.close()  # when the prefix cache has written what it keeps of the prompt
         files = [*library.folder.glob("kv/**/*"), *(tmp_path / "remote").rglob("*")]
         blobs = [path for path in files if path.is_file()]
-        assert len(blobs) == 6
+        assert len(blobs) > 6
         assert all(path.read_bytes().startswith(b"RBSEAL01") for path in blobs)
-        guessed = {engine.chunk_key("default", ids) for _, ids in library._records.entries()}
+        with_key = open_library(store=settings)
+        guessed = {engine.chunk_key("default", ids) for _, ids in with_key._records.entries()}
         assert guessed.isdisjoint(path.stem for path in blobs)  # nor can a guessed text be confirmed
 
     def test_needs_its_key(self, open_library, docs, settings, tmp_path):
