@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 
+from ragblend.blend.gate import run_gate
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.engine import Engine
 from ragblend.errors import ConfigError, ContextOverflowError, ModelError
@@ -218,6 +219,27 @@ def test_threads_get_the_answers_of_one_at_a_time(tiny_engine, prompt, store):
     for thread in threads:
         thread.join()
     assert [found[index] for index in range(len(blends))] == expected
+
+
+def test_two_engines_may_share_a_model():
+    """Each with its own wording, on one copy of the weights."""
+    texts = [tiny.random_ids(40, seed) for seed in range(3)]
+
+    def answer(engine: Engine) -> tuple[int, ...]:
+        store = MemoryStore(budget_bytes=1 << 30)
+        for number, kv in enumerate(engine.prefill(texts)):
+            store.put(str(number), kv)
+        prompt = engine.template.build([Segment("chunk", ids, str(n)) for n, ids in enumerate(texts)], "Why?")
+        blend = BlendSettings(policy="query", ratio=0.2)
+        return engine.generate(prompt, store=store, blend=blend, generation=GREEDY).token_ids
+
+    alone = [
+        answer(Engine.from_model(tiny.family("llama"), tiny.tokenizer(), system=words)) for words in ("One.", "Two.")
+    ]
+    model = tiny.family("llama")
+    engines = [Engine.from_model(model, tiny.tokenizer(), system=words) for words in ("One.", "Two.")]
+    assert [answer(engine) for engine in engines] == alone
+    assert all(run_gate(engine.adapter, engine.name).passed for engine in engines)
 
 
 def test_a_model_without_a_tokenizer_cannot_read_text():

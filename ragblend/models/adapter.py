@@ -49,7 +49,7 @@ class DecoderAdapter:
         model.set_attn_implementation(attention.ATTENTION_NAME)
         self._layers = _decoder_layers(model)
         for index, layer in enumerate(self._layers):
-            layer.register_forward_pre_hook(_before_layer(index), with_kwargs=True)
+            _BeforeLayer.register(layer, index)
         self.shapes, self.rotary = self._probe()
 
     @property
@@ -201,30 +201,39 @@ def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     raise UnsupportedModelError(f"{model.config.model_type}: found no list of {count} decoder layers in the model")
 
 
-def _before_layer(index: int) -> Any:
-    """The hook of layer ``index``. All it knows about a request comes with the call, in ``row_run``."""
+class _BeforeLayer:
+    """The hook of layer ``index``. All it knows about a request comes with the call, in ``row_run``.
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    So one is enough for all adapters of a model, and a second one would place and rotate everything twice.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    @classmethod
+    def register(cls, layer: nn.Module, index: int) -> None:
+        if not any(isinstance(hook, cls) for hook in layer._forward_pre_hooks.values()):
+            layer.register_forward_pre_hook(cls(index), with_kwargs=True)
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run: RowRun | None = kwargs.get("row_run")
         if run is None:
             return None
-        if run.stop_before == index:
+        if run.stop_before == self.index:
             raise _StopForward
         if run.on_layer is not None:
-            run.on_layer(index)
+            run.on_layer(self.index)
         hidden, rest = (args[0], args[1:]) if args else (kwargs.pop("hidden_states"), ())
-        if run.narrow_before == index and run.narrow is not None:
+        if run.narrow_before == self.index and run.narrow is not None:
             kept = run.narrow()
             run.kept = torch.searchsorted(run.rows, kept)
             run.rows = kept
             hidden = hidden[:, run.kept]
         if run.on_hidden is not None:
-            hidden = run.on_hidden(index, hidden)
+            hidden = run.on_hidden(self.index, hidden)
         if run.kept is not None:
             kwargs = {name: _select(name, value, run.kept) for name, value in kwargs.items()}
         return (hidden, *rest), kwargs
-
-    return hook
 
 
 _PER_ROW_ARGUMENTS = ("position_embeddings", "position_ids")

@@ -171,7 +171,10 @@ def metadata_of(answer: Answer) -> dict[str, Any]:
 
 
 def usage_of(answer: Answer) -> UsageMetadata:
-    """Token counts in LangChain's form. cache_read: prompt tokens that were not computed."""
+    """Token counts in LangChain's form, in which no token of the prompt counts twice.
+
+    cache_read: those whose KV was reused as it was kept. cache_creation: computed ones that are kept from now on.
+    """
     usage = answer.usage
     return UsageMetadata(
         input_tokens=usage.prompt_tokens,

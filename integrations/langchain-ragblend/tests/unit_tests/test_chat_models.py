@@ -41,7 +41,10 @@ def test_a_stream_gives_the_text_of_invoke_and_usage_once(llm):
     chunks = list(llm.stream("Hello"))
     assert "".join(chunk.content for chunk in chunks) == whole.content != ""
     assert len(chunks) > 3
-    assert [chunk.usage_metadata for chunk in chunks] == [None] * (len(chunks) - 1) + [whole.usage_metadata]
+    *others, usage = [chunk.usage_metadata for chunk in chunks]
+    assert others == [None] * len(others)
+    for name in ("input_tokens", "output_tokens", "total_tokens"):
+        assert usage[name] == whole.usage_metadata[name] > 0
     assert chunks[-1].chunk_position == "last"
 
 
@@ -101,8 +104,7 @@ def test_usage_counts_reused_tokens_as_read_from_the_cache(llm):
     llm.library.precompute([WARRANTY, BATTERY])
     answer = llm.invoke(stuffed(WARRANTY, BATTERY), ratio=0.2)
     usage, told = answer.usage_metadata, answer.response_metadata
-    assert told["matched_tokens"] > 0
-    assert 0 < usage["input_token_details"]["cache_read"] < usage["input_tokens"]
+    assert usage["input_token_details"]["cache_read"] >= told["matched_tokens"] - told["recomputed_tokens"] > 0
     assert usage["input_tokens"] >= sum(usage["input_token_details"].values())
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert told["ratio"] == 0.2

@@ -50,8 +50,7 @@ def test_known_text_is_reused(llm):
     assert isinstance(chain.invoke({"context": WARRANTY, "question": "How long?"}), str)
     info = llm.generate([f"{WARRANTY}\nAnswer:"]).generations[0][0].generation_info
     assert info["hits"] == 1
-    assert info["matched_tokens"] > 0
-    assert 0 < info["usage"]["input_token_details"]["cache_read"] < info["usage"]["input_tokens"]
+    assert info["usage"]["input_token_details"]["cache_read"] >= info["matched_tokens"] - info["recomputed_tokens"] > 0
 
 
 def test_tokens_reach_callbacks(llm):
