@@ -4,8 +4,8 @@
 
 Each conversation asks about one set of the example handbook's passages, turn after turn. All ways answer along full
 prefill's own greedy answers, so that they see the same conversation. Printed for each way and turn: the mean KL
-of full prefill to it in nats per token along full prefill's answer, the share of tokens on whose best candidate both agree, and the rows
-computed. `anew` forbids the reuse of approximate KV from turn to turn.
+of full prefill to it in nats per token along full prefill's answer, the share of tokens on whose best candidate
+both agree, and the rows computed. `anew` forbids the reuse of approximate KV from turn to turn.
 """
 
 from __future__ import annotations
