@@ -3,9 +3,9 @@
     python tests/benchmarks/turns.py --conversations 6 --turns 5
 
 Each conversation asks about one set of the example handbook's passages, turn after turn. All ways answer along full
-prefill's own greedy answers, so that they see the same conversation. Printed for each way and turn: the mean KL
-of full prefill to it in nats per token along full prefill's answer, the share of tokens on whose best candidate
-both agree, and the rows computed. `anew` forbids the reuse of approximate KV from turn to turn.
+prefill's own greedy answers, so that they see the same conversation. Printed for each way and turn: the mean KL of full
+prefill to it in nats per token along full prefill's answer, the share of tokens on whose best candidate both agree, and
+the rows computed. `anew` forbids the reuse of approximate KV from turn to turn.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 
 from ragblend import Engine, MemoryStore, PrefixSettings
 from ragblend.bench import fidelity
+from ragblend.bench.data import handbook_texts
 from ragblend.bench.fidelity import Continuations
-from ragblend.bench.passages import handbook_texts
 from ragblend.blend.blender import Blended, blend
 from ragblend.blend.policies import policy_named
 from ragblend.prefix.cache import PrefixCache
