@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 _BLEND = BlendSettings()
 _GENERATION = GenerationSettings()
 _EXCERPT_WIDTH = 100
+_USAGE = (
+    "prompt_tokens",
+    "cached_tokens",
+    "recomputed_tokens",
+    "computed_tokens",
+    "cache_creation_tokens",
+    "completion_tokens",
+)
 
 
 def ask(
@@ -98,7 +106,7 @@ def as_json(answer: Answer, full: Answer | None) -> dict[str, Any]:
     result: dict[str, Any] = {
         "answer": answer.text,
         "sources": [_source(source) for source in answer.sources],
-        "usage": answer.usage,
+        "usage": {name: getattr(answer.usage, name) for name in _USAGE},
         "timings": answer.timings,
         "policy": answer.policy,
         "ratio": answer.ratio,

@@ -183,11 +183,13 @@ class TestRepair:
 
     def test_a_damaged_entry_is_a_miss_until_then(self, library):
         sound = library.ask("warranty", k=3, ratio=1.0)
+        library.prefixes.clear()
         flip(blobs(library)[0], 5000)
         damaged = library.ask("warranty", k=3, ratio=1.0)
         assert damaged.usage.cached_tokens < sound.usage.cached_tokens
         assert damaged.token_ids == sound.token_ids
         library.repair()
+        library.prefixes.clear()
         assert library.ask("warranty", k=3, ratio=1.0).usage == sound.usage
 
 
