@@ -147,15 +147,15 @@ class Caches:
             self._open.setdefault(namespace, []).append(home)
         return home
 
-    def detach(self, home: Home) -> None:
-        """Write down what waits, and forget a library that is being closed."""
+    def detach(self, home: Home, *, abandon: bool = False) -> None:
+        """Forget a library that is being closed, once what waits is written down, unless it is abandoned."""
         with self._lock:
             opened = self._open.get(home.prefixes.namespace, [])
             if home in opened:
                 opened.remove(home)
             if not opened:
                 self._open.pop(home.prefixes.namespace, None)
-        home.prefixes.close()
+        home.prefixes.close(abandon=abandon)
 
     def go_on(
         self, cache: NamedCache, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None

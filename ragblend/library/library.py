@@ -154,6 +154,8 @@ class Library(Answering):
                 library._delete_folder = delete_with(library, folder)
             if library._reuse is not None:
                 weakref.finalize(library, library._reuse.close)
+            if engine is not None:
+                weakref.finalize(library, engine.caches.detach, library._home, abandon=True)
             if not read_only:
                 library._origin.create()
             if engine is not None:

@@ -65,6 +65,7 @@ class PrefixCache:
         self._memory_bytes = 0
         self._evicted = self._expired = 0
         self._next_expiry = float("inf")
+        self._closed = False
         self._counters = Counters(shelf.hours() if shelf else ())
 
     @property
@@ -222,10 +223,16 @@ class PrefixCache:
                 self._shelf.note(list(self._index), self._counters.take_pending())
             self._shelf.flush()
 
-    def close(self) -> None:
-        """Write what waits to be written, and let go of everything."""
-        self.flush()
-        if self._shelf:
+    def close(self, *, abandon: bool = False) -> None:
+        """Write what waits to be written, unless it is abandoned, and let go of everything. Twice is no error."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._shelf and abandon:
+            self._shelf.abandon()
+        elif self._shelf:
+            self.flush()
             self._shelf.close()
         with self._lock:
             for run in self._index:

@@ -50,8 +50,9 @@ class Shelf:
         self._own_changes = 0
         self._deleted: set[str] = set()
         self._waiting_bytes = 0
+        self._abandoned = False
         self._noted: dict[str, tuple[float, float | None, int]] = {}
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | threading.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -138,7 +139,7 @@ class Shelf:
             running = self._thread is not None
         if running:
             done = threading.Event()
-            self._submit(done.set)
+            self._submit(done)
             done.wait()
 
     def close(self) -> None:
@@ -150,7 +151,12 @@ class Shelf:
             thread.join()
         self.store.close()
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def abandon(self) -> None:
+        """End the thread at the next run, without what waits."""
+        self._abandoned = True
+        self.close()
+
+    def _submit(self, job: Callable[[], None] | threading.Event) -> None:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="ragblend-prefix", daemon=True)
@@ -160,7 +166,10 @@ class Shelf:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                job()
+                if isinstance(job, threading.Event):
+                    job.set()
+                elif not self._abandoned:
+                    job()
             except RagblendError as error:  # a full disk, another writer: the cache does without
                 self.failed += 1
                 logger.warning("a prefix could not be kept: %s", error)
