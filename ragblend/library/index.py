@@ -18,7 +18,7 @@ _DIGEST_BYTES = 64
 
 
 class VectorIndex:
-    """Exact search by inner product among vectors of length 1, each under its chunk's id."""
+    """Exact search by inner product among vectors, each under its chunk's id; a chunk may have several."""
 
     def __init__(self, dimensions: int) -> None:
         import faiss
@@ -34,10 +34,10 @@ class VectorIndex:
 
     @property
     def ids(self) -> Ids:
-        """The ids in the index, in no particular order."""
+        """The ids in the index, ascending, each once."""
         import faiss
 
-        return np.asarray(faiss.vector_to_array(self._index.id_map), np.int64)
+        return np.unique(faiss.vector_to_array(self._index.id_map)).astype(np.int64)
 
     def add(self, ids: Ids, vectors: Vectors) -> None:
         self._index.add_with_ids(np.ascontiguousarray(vectors), ids)

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from ragblend.errors import DocumentError
+from ragblend.library import windows
 from ragblend.library.chunking import Chunk, Chunker
 from ragblend.library.embedding import Embedder
 from ragblend.library.loaders import load
@@ -17,12 +18,11 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.reading import read_file
 from ragblend.library.records import Records
 from ragblend.library.report import Skipped
-from ragblend.prompt import chunk_text
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
-# Part of every document's digest: raise it when the same bytes would be read or cut differently.
-_CUT_VERSION = "1"
+# Part of every document's digest: raise it when the same bytes would be read, cut or embedded differently.
+_CUT_VERSION = "2"
 # Documents are embedded, prefilled and committed together up to about this many chunks.
 _BATCH_CHUNKS = 32
 
@@ -107,12 +107,14 @@ class Indexer:
         chunks = [(key, chunk) for document in batch for key, chunk in zip(document.keys, document.chunks, strict=True)]
         missing = {key: chunk.token_ids for key, chunk in chunks if not self.store.obtain(key, chunk.token_ids)}
         prefill_into(self.store, self.engine, missing, self.progress)
-        texts = [chunk_text(doc.title, chunk.heading, chunk.text) for doc in batch for chunk in doc.chunks]
-        embeddings = iter(self.embedder.embed_chunks(texts))
+        texts = [(doc.title, chunk.heading, chunk.text) for doc in batch for chunk in doc.chunks]
+        embeddings = iter(windows.embed(self.embedder, texts))
         with replacing(self.records, self.store) as released:
             for doc in batch:
-                vectors = list(islice(embeddings, len(doc.chunks)))
-                released += self.records.replace(doc.path, doc.title, doc.digest, doc.chunks, doc.keys, vectors)
+                wholes, parts = zip(*islice(embeddings, len(doc.chunks)), strict=True)
+                released += self.records.replace(
+                    doc.path, doc.title, doc.digest, doc.chunks, doc.keys, wholes, windows=parts
+                )
         for document in batch:
             self.replaced += document.replaces
             self.indexed += not document.replaces

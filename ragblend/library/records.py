@@ -83,10 +83,12 @@ class Records:
         keys: Sequence[str],
         embeddings: Sequence[Vectors],
         *,
+        windows: Sequence[Vectors] = (),
         metadata: str | None = None,
     ) -> set[str]:
         """Put a document in place of what was under its path, in one transaction.
 
+        embeddings: each chunk's own vector, [dimensions]. windows: those of each chunk's windows, [n, dimensions].
         Returns the keys of the chunks that it replaces.
         """
         with changing(self.catalogue, self._version_name) as connection:
@@ -96,14 +98,17 @@ class Records:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 (self.namespace, path, title, digest, time.time(), metadata),
             )
-            connection.executemany(
-                "INSERT INTO chunks (document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (row.lastrowid, i, c.text, c.heading, c.start, token_bytes(c.token_ids), vector.tobytes(), key)
-                    for i, (c, key, vector) in enumerate(zip(chunks, keys, embeddings, strict=True))
-                ),
-            )
+            for i, (c, key, vector) in enumerate(zip(chunks, keys, embeddings, strict=True)):
+                chunk = connection.execute(
+                    "INSERT INTO chunks (document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (row.lastrowid, i, c.text, c.heading, c.start, token_bytes(c.token_ids), vector.tobytes(), key),
+                )
+                if windows and len(windows[i]):
+                    connection.execute(
+                        "INSERT INTO windows (chunk_id, embeddings) VALUES (?, ?)",
+                        (chunk.lastrowid, windows[i].tobytes()),
+                    )
             return released
 
     def remove(self, paths: Iterable[str]) -> set[str]:
@@ -145,17 +150,27 @@ class Records:
         return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
     def embeddings(self, ids: Ids) -> Iterator[tuple[Ids, Vectors]]:
-        """Ids and vectors [n, dimensions] of chunks, page by page; ids that are gone are left out."""
+        """Ids and vectors [n, dimensions] to find chunks by, page by page; ids that are gone are left out.
+
+        A chunk without windows has its own vector. One with windows has a vector for each: the mean of the
+        window's and the chunk's own, so that both count.
+        """
         for first in range(0, len(ids), _PAGE):
+            page = json.dumps(ids[first : first + _PAGE].tolist())
             rows = self.catalogue.sound_rows(
-                ["chunks"],
-                "id, embedding",
-                "FROM chunks WHERE id IN (SELECT value FROM json_each(?))",
-                json.dumps(ids[first : first + _PAGE].tolist()),
+                ["chunks"], "id, embedding", "FROM chunks WHERE id IN (SELECT value FROM json_each(?))", page
+            )
+            windows = self.catalogue.sound_rows(
+                ["windows"],
+                "chunk_id, embeddings",
+                "FROM windows WHERE chunk_id IN (SELECT value FROM json_each(?))",
+                page,
             )
             if rows:
-                vectors = np.frombuffer(b"".join(row[1] for row in rows), np.float32)
-                yield np.array([row[0] for row in rows], np.int64), vectors.reshape(len(rows), -1)
+                parts = dict(windows)
+                vectors = [_search_vectors(own, parts.get(id, b"")) for id, own in rows]
+                owners = np.repeat(np.array([id for id, _ in rows], np.int64), [len(each) for each in vectors])
+                yield owners, np.concatenate(vectors)
 
     def chunks(self, ids: Ids) -> dict[int, StoredChunk]:
         """The chunks by id, all of one moment; ids that are gone are left out."""
@@ -233,6 +248,12 @@ class Records:
     @property
     def _version_name(self) -> str:
         return f"version:{self.namespace}"
+
+
+def _search_vectors(own: bytes, windows: bytes) -> Vectors:
+    whole = np.frombuffer(own, np.float32)[None]
+    parts = np.frombuffer(windows, np.float32).reshape(-1, whole.shape[1])
+    return (whole + parts) / np.float32(2) if len(parts) else whole
 
 
 def prompt_text(title: str, heading: str, text: str, metadata: str | None) -> str:

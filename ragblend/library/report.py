@@ -167,7 +167,8 @@ class GarbageReport:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A found chunk, ready to be placed into a prompt. Scores are cosines, -1 to 1.
+    """A found chunk, ready to be placed into a prompt. Scores are -1 to 1: the cosine of question and
+    chunk, or, where the chunk is embedded in windows as well, its mean with the best window's.
 
     embedding: [dimensions], of length 1. metadata: of a text that a program gave (``document`` is its id);
     None for a chunk of a file.

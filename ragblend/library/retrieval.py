@@ -20,6 +20,8 @@ from ragblend.results import Source
 
 # Equal texts that were embedded in different batches differ in the seventh decimal.
 _SCORE_DECIMALS = 6
+# What is fetched at first; if it is too little for as many chunks as are wanted, more is.
+_VECTORS_PER_CHUNK = 4
 
 
 class Retriever:
@@ -39,10 +41,12 @@ class Retriever:
     def search(self, vector: Vectors, k: int, where: Callable[[Hit], bool] | None = None) -> list[Hit]:
         """The ``k`` best chunks (or all, if fewer), best first; equal ones by document and position.
 
+        A chunk is as good as the best of its vectors.
+
         vector: [dimensions], of length 1. where: what a hit must fulfil. A chunk that stands in several files is
         found once. Raises ConfigError for a vector of another length.
         """
-        count = 2 * k
+        count = _VECTORS_PER_CHUNK * k
         while True:
             with self._lock:
                 index = self._current()
@@ -56,7 +60,7 @@ class Retriever:
                 scores, ids = index.search(vector, count)
                 exhausted = count >= len(index)
             chunks = self.records.chunks(ids)
-            if len(chunks) < len(ids):  # a document was replaced or removed since the index was looked at
+            if len(chunks) < len(set(ids.tolist())):  # a document was replaced or removed since the index was looked at
                 continue
             rounded = np.round(scores.astype(float), _SCORE_DECIMALS)
             hits = [hit for hit in _ranked(ids, rounded.tolist(), chunks) if where is None or where(hit)]
@@ -87,7 +91,7 @@ class Retriever:
         """Whether the file is whole and has exactly the catalogue's chunks."""
         wanted = self.records.chunk_ids()
         index = VectorIndex.load(self.path, self.stamp())
-        return np.array_equal(wanted, np.sort(index.ids)) if index else not len(wanted)
+        return np.array_equal(wanted, index.ids) if index else not len(wanted)
 
     def is_empty(self) -> bool:
         """Whether nothing is indexed yet."""

@@ -127,6 +127,14 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     """
     + "".join(check_rows(table) for table in ("prefix_runs", "prefix_names", "prefix_hours")),
+    # The vectors of the windows of chunks that have some, one after the other.
+    """
+    CREATE TABLE windows (
+        chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
+        embeddings BLOB NOT NULL
+    );
+    """
+    + check_rows("windows"),
 )
 
 

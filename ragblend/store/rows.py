@@ -18,6 +18,7 @@ CHECKED: dict[str, tuple[str, ...]] = {
     "documents": ("id", "namespace", "path", "title", "digest", "indexed_at", "metadata"),
     "chunks": ("id", "document_id", "ordinal", "text", "heading", "start", "token_ids", "embedding", "entry_key"),
     "precomputed": ("id", "namespace", "digest", "text", "token_ids", "entry_key", "added_at"),
+    "windows": ("chunk_id", "embeddings"),
     "costs": ("key", "namespace", "seconds"),
     "evictions": ("key", "namespace", "evicted_at"),
     "outbox": ("key", "namespace", "operation"),

@@ -185,6 +185,7 @@ class TestRepair:
         sound = library.ask("warranty", k=3, ratio=1.0)
         library.prefixes.clear()
         flip(blobs(library)[0], 5000)
+        library.prefixes.clear()
         damaged = library.ask("warranty", k=3, ratio=1.0)
         assert damaged.usage.cached_tokens < sound.usage.cached_tokens
         assert damaged.token_ids == sound.token_ids
