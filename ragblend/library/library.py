@@ -152,11 +152,9 @@ class Library(Answering):
             if path is None:
                 library.temporary = True
                 library._delete_folder = delete_with(library, folder)
-            if engine is not None and library._reuse is not None:  # freed or left open, the later of these goes first
-                weakref.finalize(library, engine.caches.detach, library._home)
-                weakref.finalize(library, library._reuse.close)
-            if engine is not None:
+            if engine is not None and library._reuse is not None:  # of these the later ones go first
                 weakref.finalize(library, engine.caches.detach, library._home, abandon=True)
+                weakref.finalize(library, library._reuse.close)
             if not read_only:
                 library._origin.create()
             if engine is not None:

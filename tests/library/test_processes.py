@@ -58,7 +58,7 @@ class TestWithoutLocks:
     """On some network filesystems locks are granted to everybody. Nothing wrong may come of it but misses."""
 
     def test_garbage_collection_during_indexing(self, open_library, docs, watched, monkeypatch):
-        monkeypatch.setattr("ragblend.library.library.writing", lambda path: contextlib.nullcontext())
+        monkeypatch.setattr("ragblend.library.storage.writing", lambda path: contextlib.nullcontext())
         library, other = open_library(engine=watched), open_library()
         put = library.store.put
 
