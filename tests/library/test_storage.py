@@ -324,24 +324,24 @@ class TestRemote:
 
     def test_that_is_gone_costs_no_answer(self, open_library, docs, url, tmp_path):
         (tmp_path / "remote").write_text("in the way")
-        library = open_library(store=StoreSettings(remote=url))
+        library = open_library(namespace="without remote", store=StoreSettings(remote=url))
         library.add([docs])
         expected = library.ask("warranty", k=3, ratio=1.0, generation=SHORT)
         for entry in library.store.entries():
             library.store.evict([entry.key], "budget")
-        library.engine.caches.clear()
+        library.engine.caches.clear(namespace=library.namespace)
         answer = library.ask("warranty", k=3, ratio=1.0, generation=SHORT)
         assert (answer.token_ids, answer.misses) == (expected.token_ids, 3)
         assert library.store.remote.misses == {"remote": 3 + 3}  # for indexing and for asking
         assert library.info().store.pending == 3
 
     def test_brings_back_what_was_evicted(self, open_library, docs, url):
-        library = open_library(store=StoreSettings(remote=url))
+        library = open_library(namespace="evicted", store=StoreSettings(remote=url))
         library.add([docs])
         assert library.store.flush(WAIT_S)
         for entry in library.store.entries():
             library.store.evict([entry.key], "budget")
-        library.engine.caches.clear()
+        library.engine.caches.clear(namespace=library.namespace)
         assert library.ask("warranty", k=3, generation=SHORT).hits == 3
         assert library.store.flush(WAIT_S)
         assert library.verify().evicted == 0
