@@ -17,8 +17,6 @@ USAGE = {
     "recomputed_tokens",
     "computed_tokens",
     "cache_creation_tokens",
-    "cache_creation_5m_tokens",
-    "cache_creation_1h_tokens",
     "completion_tokens",
 }
 TIMINGS = {"retrieve_s", "load_s", "select_s", "recompute_s", "ttft_s", "total_s"}
