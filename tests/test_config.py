@@ -33,7 +33,7 @@ def test_usage_errors_exit_with_2_and_failures_with_1():
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
     status = {kind.__name__: kind.exit_status for kind in kinds}
     two = {name for name, value in status.items() if value == 2}
-    assert two == {"UsageError", "ConfigError", "PathNotFoundError", "ContextOverflowError"}
+    assert two == {"UsageError", "ConfigError", "PathNotFoundError", "CacheHandleError", "ContextOverflowError"}
     assert set(status.values()) == {1, 2}
 
 
