@@ -1,14 +1,17 @@
 """Indexes until it is killed. Run by test_writers.py as: killed_indexer.py LIBRARY DOCUMENTS ACKNOWLEDGED.
 
-For each line on stdin a forked child indexes the documents and appends the path of each finished
-one to a file. Its process id is printed, then "gone" once it is. Forking spares a start of Python
-and torch for every kill.
+For each line on stdin, a number of seconds, a forked child indexes the documents and appends the path
+of each finished one to a file. After that time it is killed, and "gone" is printed. Forking spares a
+start of Python and torch for every kill; and only a parent knows that a process id is still its
+child's, until it has waited for it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 
 import torch
 
@@ -35,11 +38,12 @@ def index(engine: object, folder: str, documents: str, acknowledged: str) -> Non
 if __name__ == "__main__":
     torch.set_num_threads(1)
     engine = conftest.tiny_engine()
-    for _ in sys.stdin:
+    for line in sys.stdin:
         child = os.fork()
         if child == 0:
             index(engine, *sys.argv[1:])
             os._exit(0)
-        os.write(1, f"{child}\n".encode())
+        time.sleep(float(line))
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.write(1, b"gone\n")

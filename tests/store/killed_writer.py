@@ -1,8 +1,9 @@
 """Puts entries until it is killed. Run by test_crash.py, which sends a line for each process to kill.
 
-Each line on stdin is the number of the first entry to put; a forked child puts them one after
-another and appends each number to ``acknowledged`` once ``put`` has returned. The child's process
-id is printed. Forking spares a start of Python and torch for every kill.
+Each line on stdin starts or kills one. A number is the first entry to put: a forked child puts them
+one after another and appends each number to ``acknowledged`` once ``put`` has returned. "kill" kills
+it, and "gone" is printed. Forking spares a start of Python and torch for every kill; and only a
+parent knows that a process id is still its child's, until it has waited for it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ def put_forever(root: Path, number: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    child = 0
     for line in sys.stdin:
+        if line == "kill\n":
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.write(1, b"gone\n")
+            continue
         child = os.fork()
         if child == 0:
             put_forever(Path(sys.argv[1]), int(line))
-        os.write(1, f"{child}\n".encode())
