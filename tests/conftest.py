@@ -13,6 +13,8 @@ import torch
 from ragblend.engine import Engine
 from tests import tiny
 
+# Their judgements hold under `python -O` too. Here, before anything can import them.
+pytest.register_assert_rewrite("tests.store.faults", "tests.store.power")
 torch.set_num_threads(1)  # tiny models gain nothing from more, and threads that wait spin
 
 

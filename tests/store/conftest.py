@@ -17,9 +17,6 @@ from ragblend.store.remote import RemoteStore
 from ragblend.testing import numbered_key, random_kv
 from ragblend.testing import same_kv as equal_kv
 
-# Their judgements hold under `python -O` too.
-pytest.register_assert_rewrite("tests.store.faults", "tests.store.power")
-
 
 @pytest.fixture
 def make_kv() -> Callable[..., ChunkKV]:
