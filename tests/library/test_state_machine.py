@@ -188,4 +188,4 @@ def test_it_says_the_same_as_a_dictionary():
 
 @pytest.mark.long
 def test_it_says_the_same_as_a_dictionary_for_long():
-    run(examples=60, steps=40)
+    run(examples=200, steps=40)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES = ("test_key.py", "test_reader.py", "test_hostile.py", "test_disk.py")
+FILES = ("test_key.py", "test_reader.py", "test_hostile.py")
 # pytest warns that asserts outside of tests are dropped, which is what this is about.
 OPTIONS = ("-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider")
 
