@@ -63,7 +63,7 @@ def attention_received(
         **blocks.options,
     }
     sizes = (row_count, key_count, kv_heads, *query_strides, *key_strides[:2], scale, cap, attention.window or 0)
-    sums_kernel[(tiles, batch * kv_heads, splits)](query, keys, rows, sums, *sizes, **common)
+    launch(sums_kernel, (tiles, batch * kv_heads, splits), query, keys, rows, sums, *sizes, **common)
     whole = _whole(sums, attention)
     launch(
         received_kernel,
