@@ -28,7 +28,7 @@ class Origin:
 
     def create(self) -> None:
         """Give the library its random id and date, unless it has them."""
-        self._write({"library": secrets.token_hex(16), "created_at": repr(time.time())}, overwrite=False)
+        self.catalogue.set({"library": secrets.token_hex(16), "created_at": repr(time.time())}, keep=True)
 
     def read(self, name: str) -> str:
         return self.catalogue.setting(name) or ""
@@ -43,7 +43,7 @@ class Origin:
                 "embedder_digest": embedder.digest,
                 "chunk_tokens": str(chunk_tokens),
             }
-            self._write(made_with, overwrite=True)
+            self.catalogue.set(made_with)
 
     def bind_engine(self, engine: LibraryEngine) -> None:
         """Make the library one of ``engine``. Raises LibraryMismatchError if it is another's."""
@@ -55,7 +55,7 @@ class Origin:
                 "identity": engine.identity.digest(),
                 "anchor": _anchor_digest(engine),
             }
-            self._write(made_with, overwrite=True)
+            self.catalogue.set(made_with)
 
     def require_engine(self, engine: LibraryEngine) -> None:
         """Raise LibraryMismatchError if documents or texts have their KV from another model or anchor."""
@@ -84,11 +84,6 @@ class Origin:
 
     def _holds(self, table: str) -> bool:
         return bool(self.catalogue.rows(f"SELECT 1 FROM {table} LIMIT 1"))
-
-    def _write(self, values: dict[str, str], *, overwrite: bool) -> None:
-        verb = "REPLACE" if overwrite else "IGNORE"
-        with self.catalogue.transaction() as connection:
-            connection.executemany(f"INSERT OR {verb} INTO settings (name, value) VALUES (?, ?)", values.items())
 
 
 def _anchor_digest(engine: LibraryEngine) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragblend.library.index import Ids
-from ragblend.library.records import changing, token_ids_of
+from ragblend.library.records import changing
 from ragblend.store.catalogue import Catalogue
-from ragblend.store.key import digest_fields, token_bytes
+from ragblend.store.key import digest_fields, token_bytes, token_ids_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PrecomputedTexts:
         self.namespace = namespace
 
     def version(self) -> int:
-        return int(self.catalogue.setting(self._version_name) or 0)
+        return self.catalogue.counter(self._version_name)
 
     def count(self) -> int:
         [(count,)] = self.catalogue.rows("SELECT count(*) FROM precomputed WHERE namespace = ?", self.namespace)

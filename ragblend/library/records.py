@@ -16,7 +16,7 @@ from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids
 from ragblend.prompt import chunk_text
 from ragblend.store.catalogue import Catalogue
-from ragblend.store.key import token_bytes
+from ragblend.store.key import token_bytes, token_ids_of
 
 _PAGE = 1024
 # Whoever needs entries: a column each for the namespace, the entry's key and its token ids.
@@ -60,7 +60,7 @@ class Records:
         self.namespace = namespace
 
     def version(self) -> int:
-        return int(self.catalogue.setting(self._version_name) or 0)
+        return self.catalogue.counter(self._version_name)
 
     def digest(self, path: str) -> str | None:
         """Digest under which the document was indexed, or None if it is not in the namespace."""
@@ -266,13 +266,4 @@ def changing(catalogue: Catalogue, counter: str) -> Iterator[Connection]:
     """One transaction that also counts up the setting by which readers notice the change."""
     with catalogue.transaction() as connection:
         yield connection
-        connection.execute(
-            "INSERT INTO settings (name, value) VALUES (?, '1')"
-            " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
-            (counter,),
-        )
-
-
-def token_ids_of(data: bytes) -> tuple[int, ...]:
-    """The inverse of ``token_bytes``."""
-    return tuple(np.frombuffer(data, "<i4").tolist())
+        catalogue.count(counter)

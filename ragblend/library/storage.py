@@ -129,7 +129,7 @@ def _remote_url(catalogue: Catalogue, namespace: str, given: str | None) -> str:
         return catalogue.setting(setting) or ""
     if not catalogue.read_only:
         with catalogue.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", (setting, given))
+            catalogue.set({setting: given})
             if not given:
                 connection.execute("DELETE FROM outbox WHERE namespace = ?", (namespace,))
     return given
@@ -137,11 +137,7 @@ def _remote_url(catalogue: Catalogue, namespace: str, given: str | None) -> str:
 
 def _record_limits(catalogue: Catalogue, namespace: str, limits: DiskLimits) -> None:
     values = {name: value for name, value in asdict(limits).items() if name != "total_budget"}
-    with catalogue.transaction() as connection:
-        connection.executemany(
-            "INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)",
-            [(_name(namespace), json.dumps(values)), (_TOTAL, str(limits.total_budget or ""))],
-        )
+    catalogue.set({_name(namespace): json.dumps(values), _TOTAL: str(limits.total_budget or "")})
 
 
 def _name(namespace: str) -> str:

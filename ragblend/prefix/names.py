@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ragblend.config import require
 from ragblend.errors import CacheHandleError, ConfigError
 from ragblend.prompt.conversation import TIMES_TO_LIVE, Message, Passage
 from ragblend.store.catalogue import Catalogue
-from ragblend.store.key import token_bytes
+from ragblend.store.key import token_bytes, token_ids_of
 
 _COLUMNS = "id, name, namespace, model, messages, token_ids, ttl_s, created_at, used_at"
 
@@ -149,7 +147,7 @@ class Names:
 
 def _cache_of(row: tuple[Any, ...]) -> NamedCache:
     id, name, namespace, _, messages, token_ids, ttl_s, created_at, used_at = row
-    ids = tuple(np.frombuffer(token_ids, "<i4").tolist())
+    ids = token_ids_of(token_ids)
     read = tuple(map(_message_of, json.loads(messages)))
     return NamedCache(id, name, namespace, len(ids), ttl_s, created_at, used_at, read, ids)
 

@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, fields
 
-import numpy as np
-
 from ragblend.errors import RagblendError, StoreError
 from ragblend.prefix.chain import Blend
 from ragblend.prefix.run import Jump, Run
 from ragblend.prefix.statistics import HourlyUse
 from ragblend.store.base import ChunkKV, KVReader, MissCause
 from ragblend.store.disk import DiskStore
-from ragblend.store.key import digest_fields, token_bytes
+from ragblend.store.key import digest_fields, token_bytes, token_ids_of
 from ragblend.store.rows import is_sound
 
 logger = logging.getLogger(__name__)
@@ -62,7 +60,7 @@ class Shelf:
 
     def version(self) -> int:
         """Changes whenever another process has added or deleted runs."""
-        return int(self._catalogue.setting(self._version_name) or 0) - self._own_changes
+        return self._catalogue.counter(self._version_name) - self._own_changes
 
     def runs(self) -> list[Run]:
         """All runs on disk. A row that is not what was written is left out: it is a miss."""
@@ -231,12 +229,7 @@ class Shelf:
 
     def _changed(self) -> None:
         """Bump the version by which other processes notice, as part of the caller's transaction."""
-        with self._catalogue.transaction() as connection:
-            connection.execute(
-                "INSERT INTO settings (name, value) VALUES (?, '1')"
-                " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
-                (self._version_name,),
-            )
+        self._catalogue.count(self._version_name)
         self._own_changes += 1
 
     @property
@@ -251,7 +244,7 @@ def _run_of(row: Sequence[object]) -> Run:
         raise TypeError("not bytes")
     run = Run(
         start=int(str(start)),
-        token_ids=tuple(np.frombuffer(token_ids, "<i4").tolist()),
+        token_ids=token_ids_of(token_ids),
         parent=parent,
         hashes=tuple(hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)),
         jump=_jump_of(parent, jump),

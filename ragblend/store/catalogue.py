@@ -11,7 +11,7 @@ import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -307,6 +307,25 @@ class Catalogue:
     def setting(self, name: str) -> str | None:
         found = self.sound_rows(["settings"], "value", "FROM settings WHERE name = ?", name)
         return str(found[0][0]) if found else None
+
+    def set(self, values: Mapping[str, str], *, keep: bool = False) -> None:
+        """Write settings, as part of the caller's transaction if there is one. keep: not those that are there."""
+        verb = "IGNORE" if keep else "REPLACE"
+        with self.transaction() as connection:
+            connection.executemany(f"INSERT OR {verb} INTO settings (name, value) VALUES (?, ?)", values.items())
+
+    def counter(self, name: str) -> int:
+        """How often ``count`` was called: the setting by which readers notice a change."""
+        return int(self.setting(name) or 0)
+
+    def count(self, name: str) -> None:
+        """Count a change, as part of the caller's transaction if there is one."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO settings (name, value) VALUES (?, '1')"
+                " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                (name,),
+            )
 
     def verify(self) -> None:
         """Check SQLite's structures and all rows. Raises StoreError for damage."""

@@ -26,6 +26,11 @@ def token_bytes(token_ids: Sequence[int]) -> bytes:
     return np.asarray(token_ids, dtype="<i4").tobytes()
 
 
+def token_ids_of(data: bytes) -> tuple[int, ...]:
+    """The inverse of ``token_bytes``."""
+    return tuple(np.frombuffer(data, "<i4").tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
     """Digests of everything that changes a model's KV. Two models share KV only if all are equal."""

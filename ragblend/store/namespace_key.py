@@ -17,10 +17,10 @@ def is_locked(catalogue: Catalogue, namespace: str, cipher: Cipher | None) -> bo
     if cipher is None:
         return recorded is not None
     if recorded is None and not catalogue.read_only:
-        with catalogue.transaction() as connection:
+        with catalogue.transaction():
             if not _is_used(catalogue, namespace):
                 recorded = cipher.key_id
-                connection.execute("INSERT INTO settings (name, value) VALUES (?, ?)", (setting, recorded))
+                catalogue.set({setting: recorded})
     if recorded is None:
         raise StoreError(
             f"{catalogue.path.parent}: namespace {namespace!r} is not encrypted: "
