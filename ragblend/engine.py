@@ -35,7 +35,7 @@ from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, PREAMBLE, Prompt, 
 from ragblend.prompt.segments import CacheBreak
 from ragblend.results import Answer
 from ragblend.store.base import ChunkKV, KVStore
-from ragblend.store.key import ModelIdentity, digest_fields, entry_key
+from ragblend.store.key import ModelIdentity, entry_key
 
 
 class Engine:
@@ -129,11 +129,6 @@ class Engine:
     def anchor_ids(self) -> tuple[int, ...]:
         """Ids behind which every chunk is prefilled."""
         return self.anchor.token_ids
-
-    @cached_property
-    def cache_identity(self) -> str:
-        """A digest of everything that must be equal for the KV of a prompt's beginning to be reused."""
-        return digest_fields(self.identity.digest(), str(self.tokenizer.chat_template or ""))
 
     @property
     def context_length(self) -> int:

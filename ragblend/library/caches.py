@@ -169,7 +169,7 @@ class Caches:
         return [self._own[namespace]] if namespace in self._own else []
 
     def _make(self, namespace: str, shelf: Shelf | None, owners: Owners | None) -> Home:
-        model = self._engine.cache_identity
+        model = self._engine.identity.digest()
         catalogue = shelf.store.catalogue if shelf else None
         prefixes = PrefixCache(namespace, model, self.settings, self.clock, shelf, owners)
         return Home(prefixes, Names(namespace, model, self.clock, catalogue))

@@ -29,11 +29,6 @@ class LibraryEngine(Protocol):
     def identity(self) -> ModelIdentity: ...
 
     @property
-    def cache_identity(self) -> str:
-        """A digest of everything that must be equal for the KV of a prompt's beginning to be reused."""
-        ...
-
-    @property
     def anchor_ids(self) -> tuple[int, ...]: ...
 
     @property

@@ -13,7 +13,7 @@ from ragblend.prefix.chain import chain_root
 from ragblend.prefix.growth import Finished, Stretch, runs_of, stretches
 from ragblend.prefix.index import Index, Sought
 from ragblend.prefix.run import Path, Piece, Run, path_of
-from ragblend.prefix.shelf import Shelf
+from ragblend.prefix.shelf import Shelf, file_bytes
 from ragblend.prefix.statistics import CacheStatistics, Counters, HourlyUse, PrefixUse, total
 from ragblend.store.base import ChunkKV, KVReader, MissCause
 from ragblend.store.format import is_finite
@@ -198,7 +198,7 @@ class PrefixCache:
                 namespace=self.namespace,
                 total=total(hours),
                 hours=hours,
-                top=tuple(_as_use(run) for run in most_saved_first[:_TOP] if run.read_tokens),
+                top=tuple(PrefixUse.of(run) for run in most_saved_first[:_TOP] if run.read_tokens),
                 prefixes=len(runs),
                 tokens=sum(len(run.token_ids) for run in runs),
                 memory_bytes=self._memory_bytes,
@@ -214,7 +214,7 @@ class PrefixCache:
         """What is kept, last used first."""
         with self._lock:
             self._bring_up_to_date()
-            return tuple(_as_use(run) for run in sorted(self._index, key=lambda run: (-run.used_at, run.start)))
+            return tuple(PrefixUse.of(run) for run in sorted(self._index, key=lambda run: (-run.used_at, run.start)))
 
     def flush(self) -> None:
         """Wait until the disk has all that it is to have."""
@@ -268,21 +268,18 @@ class PrefixCache:
     def _put_on_shelf(self, shelf: Shelf, run: Run, kv: ChunkKV) -> None:
         """Queue a run to be written, and what was used longest ago to be deleted before, if it is in the way."""
         needed = file_bytes(kv)
-        stored = [other for other in self._index if other.disk_bytes]
-        over = sum(other.disk_bytes for other in stored) + needed - self.settings.disk_bytes
         if needed > self.settings.disk_bytes or shelf.read_only:
             return
-        now = self.clock()
-        for other in sorted(stored, key=lambda other: _eviction_order(other, now)):
+        over = sum(other.disk_bytes for other in self._index) + needed - self.settings.disk_bytes
+        for other in self._idle(lambda other: other.on_disk) if over > 0 else ():
+            over -= other.disk_bytes
+            self._evicted += 1
+            other.disk_bytes, other.on_disk = 0, False
+            shelf.delete([other])
+            if other.kv is None:
+                self._index.remove(other)
             if over <= 0:
                 break
-            if other.on_disk and not other.pins:
-                over -= other.disk_bytes
-                self._evicted += 1
-                other.disk_bytes, other.on_disk = 0, False
-                shelf.delete([other])
-                if other.kv is None:
-                    self._index.remove(other)
 
         def done(nbytes: int) -> None:
             with self._lock:
@@ -307,20 +304,27 @@ class PrefixCache:
         """Evict from memory what was used longest ago, tails first; False if there is not enough of it."""
         if nbytes > self.settings.memory_bytes:
             return False
-        now = self.clock()
         over = self._memory_bytes + nbytes - self.settings.memory_bytes
-        if over > 0:
-            idle = [run for run in self._index if run.kv is not None and not run.pins]
-            for run in sorted(idle, key=lambda run: _eviction_order(run, now)):
-                over -= run.memory_bytes
-                self._memory_bytes -= run.memory_bytes
-                run.kv = None
-                self._evicted += 1
-                if not run.disk_bytes:
-                    self._index.remove(run)
-                if over <= 0:
-                    break
+        for run in self._idle(lambda run: run.kv is not None) if over > 0 else ():
+            over -= run.memory_bytes
+            self._memory_bytes -= run.memory_bytes
+            run.kv = None
+            self._evicted += 1
+            if not run.disk_bytes:
+                self._index.remove(run)
+            if over <= 0:
+                break
         return over <= 0
+
+    def _idle(self, has_bytes: Callable[[Run], bool]) -> list[Run]:
+        """Runs that nobody reads, in the order in which they are evicted: what has a time to live goes last, then
+        by last use; of one prompt, the tail goes first.
+        """
+        now = self.clock()
+        return sorted(
+            (run for run in self._index if has_bytes(run) and not run.pins),
+            key=lambda run: (run.ttl_s is not None and run.expires_at() > now, run.order, -run.start),
+        )
 
     def _give_time(self, run: Run, limits: Limits) -> None:
         """What stands before a cache point lives as long as what stands behind it."""
@@ -387,27 +391,3 @@ class PrefixCache:
         self._memory_bytes -= run.memory_bytes
         run.kv = None
         self._index.remove(run)
-
-
-def file_bytes(kv: ChunkKV) -> int:
-    """At least as many bytes as a run's file has: its KV, ids and header."""
-    return kv.nbytes + 4 * len(kv.token_ids) + 512 * (len(kv.layers) + 2)
-
-
-def _eviction_order(run: Run, now: float) -> tuple[bool, int, int]:
-    """What has a time to live goes last; then by last use; of one prompt, the tail goes first."""
-    return (run.ttl_s is not None and run.expires_at() > now, run.order, -run.start)
-
-
-def _as_use(run: Run) -> PrefixUse:
-    return PrefixUse(
-        id=run.key[:12],
-        tokens=run.stop,
-        reads=run.reads,
-        saved_tokens=run.read_tokens,
-        exact=run.exact,
-        ttl_s=run.ttl_s,
-        used_at=run.used_at,
-        in_memory=run.kv is not None,
-        on_disk=run.on_disk,
-    )

@@ -37,6 +37,11 @@ def shelf_namespace(namespace: str) -> str:
     return digest_fields("prefix cache", namespace)
 
 
+def file_bytes(kv: ChunkKV) -> int:
+    """At least as many bytes as a run's file has: its KV, ids and header."""
+    return kv.nbytes + 4 * len(kv.token_ids) + 512 * (len(kv.layers) + 2)
+
+
 class Shelf:
     """The runs of one namespace in a library's folder. store: of ``shelf_namespace(namespace)``, given away."""
 

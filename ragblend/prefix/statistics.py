@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 
+from ragblend.prefix.run import Run
+
 SECONDS_PER_HOUR = 3600
 
 
@@ -82,6 +84,20 @@ class PrefixUse:
     used_at: float
     in_memory: bool
     on_disk: bool
+
+    @classmethod
+    def of(cls, run: Run) -> PrefixUse:
+        return cls(
+            id=run.key[:12],
+            tokens=run.stop,
+            reads=run.reads,
+            saved_tokens=run.read_tokens,
+            exact=run.exact,
+            ttl_s=run.ttl_s,
+            used_at=run.used_at,
+            in_memory=run.kv is not None,
+            on_disk=run.on_disk,
+        )
 
 
 @dataclass(frozen=True, slots=True)

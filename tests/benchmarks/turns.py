@@ -81,7 +81,7 @@ def main() -> None:
             store.put(chunk.key or "", kv)
         caches = {
             way: PrefixCache(
-                f"{number} {way}", engine.cache_identity, PrefixSettings(approximate=mode), engine.caches.clock
+                f"{number} {way}", engine.identity.digest(), PrefixSettings(approximate=mode), engine.caches.clock
             )
             for way, mode in WAYS.items()
         }
