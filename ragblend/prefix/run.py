@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ragblend.prefix.chain import Blend
-from ragblend.store.base import ChunkKV, KVReader, LayerKV
+from ragblend.store.base import ChunkKV, KVReader, LayerKV, WrappedReader
 from ragblend.store.key import digest_fields, token_bytes
 
 # Blocks of one run at most: little enough to evict finely, enough that a long prefix is a few files.
@@ -141,21 +141,17 @@ def path_of(pieces: Sequence[Piece], root: bytes) -> Path:
     return Path(tuple(pieces), pieces[-1].run.hashes[pieces[-1].last - 1] if pieces else root, root)
 
 
-class PartReader:
-    """Some rows of another reader's entry (a KVReader)."""
+class PartReader(WrappedReader):
+    """Some rows of another reader's entry."""
 
     def __init__(self, reader: KVReader, first: int, tokens: int) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._rows = slice(first, first + tokens)
-        self.tokens = tokens
 
     @property
-    def layer_count(self) -> int:
-        return self._reader.layer_count
+    def tokens(self) -> int:
+        return self._rows.stop - self._rows.start
 
     def layer(self, index: int) -> LayerKV:
-        layer = self._reader.layer(index)
+        layer = super().layer(index)
         return LayerKV(layer.keys[:, self._rows], layer.values[:, self._rows])
-
-    def close(self) -> None:
-        self._reader.close()

@@ -76,6 +76,32 @@ class KVReader(Protocol):
     def close(self) -> None: ...
 
 
+class WrappedReader:
+    """A reader around another one. What derives from it changes what it has to."""
+
+    def __init__(self, reader: KVReader) -> None:
+        self._reader = reader
+
+    @property
+    def tokens(self) -> int:
+        return self._reader.tokens
+
+    @property
+    def layer_count(self) -> int:
+        return self._reader.layer_count
+
+    def layer(self, index: int) -> LayerKV:
+        return self._reader.layer(index)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def read_whole(reader: KVReader, token_ids: tuple[int, ...]) -> ChunkKV:
+    """All layers of an open entry of ``token_ids``. Raises EntryError."""
+    return ChunkKV(token_ids, tuple(reader.layer(index) for index in range(reader.layer_count)))
+
+
 class StoreEvents:
     """What stores tell of their work. This one ignores it; ``metrics.StoreMetrics`` counts it.
 
@@ -212,11 +238,11 @@ class KVStore(ABC):
         """Release what the store holds. Using it afterwards raises StoreError."""
 
 
-class _PinnedReader:
+class _PinnedReader(WrappedReader):
     """A store's reader: keeps its entry pinned, and tells on closing what was read."""
 
     def __init__(self, reader: KVReader, store: KVStore, key: str) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._store = store
         self._key = key
         self._nbytes = 0
@@ -224,17 +250,9 @@ class _PinnedReader:
         self._lock = threading.Lock()
         self._closed = False
 
-    @property
-    def tokens(self) -> int:
-        return self._reader.tokens
-
-    @property
-    def layer_count(self) -> int:
-        return self._reader.layer_count
-
     def layer(self, index: int) -> LayerKV:
         began = time.perf_counter()
-        layer = self._reader.layer(index)
+        layer = super().layer(index)
         seconds = time.perf_counter() - began
         with self._lock:
             self._seconds += seconds
@@ -242,7 +260,7 @@ class _PinnedReader:
         return layer
 
     def close(self) -> None:
-        self._reader.close()
+        super().close()
         with self._lock:
             if self._closed:
                 return

@@ -12,13 +12,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ragblend.config import DEFAULT_NAMESPACE, require
 from ragblend.errors import ConfigError, EntryError, RemoteStoreError, StoreError
-from ragblend.store.base import ChunkKV, KVStore, LayerKV, MissCause, StoreEvents
+from ragblend.store.base import ChunkKV, KVStore, MissCause, StoreEvents, read_whole
 from ragblend.store.encryption import Cipher
 from ragblend.store.files import SYSTEM_FILES
 from ragblend.store.format import encode_chunk
@@ -153,8 +153,7 @@ class RemoteStore(KVStore):
         source = MemorySource(path, data)
         reader = ChunkReader(source if self.cipher is None else self.cipher.open(key, source), key)
         with contextlib.closing(reader):
-            layers: Iterator[LayerKV] = (reader.layer(index) for index in range(reader.layer_count))
-            return ChunkKV(reader.token_ids, tuple(layers))
+            return read_whole(reader, reader.token_ids)
 
     def _write(self, path: str, data: bytes) -> None:
         if self._is_local:

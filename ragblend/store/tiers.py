@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ragblend.errors import StoreError
-from ragblend.store.base import ChunkKV, KVReader, LayerKV, MissCause
+from ragblend.store.base import ChunkKV, KVReader, LayerKV, MissCause, WrappedReader, read_whole
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore, Entry
 from ragblend.store.memory import MemoryReader, MemoryStore
@@ -132,40 +132,32 @@ class TieredStore(DiskStore):
         if reader is None:
             return None
         with contextlib.closing(reader):
-            kv = ChunkKV(token_ids, tuple(reader.layer(index) for index in range(reader.layer_count)))
+            kv = read_whole(reader, token_ids)
         if self.memory:
             with contextlib.suppress(StoreError):  # what is in use leaves no room
                 self.memory.put(key, kv)
         return kv
 
 
-class _KeepingReader:
+class _KeepingReader(WrappedReader):
     """A reader whose entry is put into memory once all its layers have been read."""
 
     def __init__(self, reader: KVReader, key: str, token_ids: tuple[int, ...], memory: MemoryStore) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._key = key
         self._token_ids = token_ids
         self._memory = memory
         self._layers: dict[int, LayerKV] = {}
         self._lock = threading.Lock()
 
-    @property
-    def tokens(self) -> int:
-        return self._reader.tokens
-
-    @property
-    def layer_count(self) -> int:
-        return self._reader.layer_count
-
     def layer(self, index: int) -> LayerKV:
-        layer = self._reader.layer(index)
+        layer = super().layer(index)
         with self._lock:
             self._layers[index] = layer
         return layer
 
     def close(self) -> None:
-        self._reader.close()
+        super().close()
         with self._lock:
             layers, self._layers = self._layers, {}
         if len(layers) == self.layer_count:
