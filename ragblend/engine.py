@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ragblend.answer import AnswerStream, StreamWatcher
+from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend as blend_prompt
 from ragblend.blend.plan import fit_context
 from ragblend.blend.policies import policy_named
-from ragblend.blend.prefill import prefill_anchor, prefill_chunks
+from ragblend.blend.prefill import prefill_chunks
 from ragblend.blend.trust import require_trust
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, PrefixSettings
 from ragblend.errors import ModelError
@@ -53,8 +54,8 @@ class Engine:
         stands in prompts: behind other documents. At most an eighth of the context is taken. "" makes
         the first chunk of a prompt exact, and the others less like full prefill.
 
-    identity: content digests of the model, part of every entry's key. anchor: KV of the ids behind
-    which every chunk is prefilled: the beginning of the template's prompts, then the preamble.
+    identity: content digests of the model, part of every entry's key. anchor: what every chunk is
+    prefilled behind: the beginning of the template's prompts, then the preamble.
 
     Raises PathNotFoundError, ModelError, UnsupportedModelError (the gate), ConfigError,
     KernelUnavailableError (Triton is asked for and cannot run).
@@ -122,7 +123,7 @@ class Engine:
         self.identity: ModelIdentity = model_identity(loaded.model, loaded.tokenizer, self.adapter.rotary)
         require_trust(self.adapter, self.name, self.identity)
         preamble_ids = self.template.text_ids(preamble)[: self.context_length // 8]
-        self.anchor: ChunkKV = prefill_anchor(self.adapter, (*self.template.prefix_ids, *preamble_ids))
+        self.anchor = Anchor(self.adapter, self.template.prefix_ids, preamble_ids)
         self.caches = Caches(self, prefix, clock, self._fill)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ragblend.blend.anchor import Anchor
 from ragblend.blend.loader import Loader, LostChunkError
 from ragblend.blend.plan import make_plan, shared_prefix
 from ragblend.blend.policies import Policy, Request
@@ -17,7 +18,7 @@ from ragblend.models.canvas import Canvas
 from ragblend.prefix.chain import Reused
 from ragblend.prefix.request import PrefixRequest
 from ragblend.prompt import Prompt
-from ragblend.store.base import ChunkKV, KVStore
+from ragblend.store.base import KVStore
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Blended:
 
 def blend(
     adapter: DecoderAdapter,
-    anchor: ChunkKV,
+    anchor: Anchor,
     prompt: Prompt,
     *,
     policy: Policy,

@@ -13,16 +13,16 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
-from ragblend.blend.prefill import prefill_anchor, prefill_chunks
+from ragblend.blend.prefill import prefill_chunks
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.attention import ATTENTION_NAME
 from ragblend.models.canvas import Canvas
 from ragblend.models.precision import in_float32
 from ragblend.models.rows import RowRun
 from ragblend.prompt import Prompt, Segment
-from ragblend.store.base import ChunkKV
 from ragblend.store.memory import MemoryStore
 
 # In fp32 two right computations differ only by the order of sums: 1e-4 for numbers up to 100, in
@@ -90,7 +90,7 @@ class _Subject:
         anchor_ids, first, second, suffix = (tuple(islice(ids, length)) for length in lengths)
         self.chunks: tuple[tuple[int, ...], ...] = (first, second)
         self.suffix: tuple[int, ...] = suffix
-        self.anchor: ChunkKV = prefill_anchor(adapter, anchor_ids)
+        self.anchor = Anchor(adapter, anchor_ids)
         self.store = MemoryStore(budget_bytes=1 << 40)
         for key, kv in zip("ab", prefill_chunks(adapter, self.anchor, self.chunks), strict=True):
             self.store.put(key, kv)

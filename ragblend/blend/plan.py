@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ragblend.blend.anchor import Anchor
 from ragblend.errors import ContextOverflowError
 from ragblend.prefix.request import Part
 from ragblend.prefix.run import PartReader
 from ragblend.prompt import Prompt, Segment
 from ragblend.prompt.segments import CacheBreak
-from ragblend.store.base import ChunkKV, KVReader, KVStore
+from ragblend.store.base import KVReader, KVStore
 from ragblend.store.memory import MemoryReader
 
 # What a policy lets a request reuse: all stored chunks, only what is exact, or nothing.
@@ -72,7 +73,7 @@ class Plan:
 
 def make_plan(
     prompt: Prompt,
-    anchor: ChunkKV,
+    anchor: Anchor,
     store: KVStore | None,
     reuse: Reuse,
     device: torch.device,
@@ -167,7 +168,7 @@ def _is_stored(store: KVStore | None, segment: Segment) -> bool:
     return store is not None and segment.key is not None and store.contains(segment.key)
 
 
-def shared_prefix(prompt: Prompt, anchor: ChunkKV) -> int:
+def shared_prefix(prompt: Prompt, anchor: Anchor) -> int:
     """How many of the anchor's rows stand at the prompt's beginning, before its first chunk."""
     starts = (start for start, segment in zip(prompt.starts, prompt.segments, strict=True) if segment.kind == "chunk")
     limit = min(next(starts, len(prompt)), len(prompt) - 1, len(anchor.token_ids))

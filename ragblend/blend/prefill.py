@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from ragblend.blend.anchor import Anchor
 from ragblend.errors import ConfigError, GenerationCancelled
 from ragblend.models.adapter import DecoderAdapter
-from ragblend.models.canvas import Canvas
 from ragblend.store.base import ChunkKV, LayerKV
 
 # Tokens computed at once: enough to keep matrix products busy, little enough to bound memory.
@@ -19,20 +19,9 @@ BATCH_TOKENS = 2048
 CANVAS_TOKENS = 4 * BATCH_TOKENS
 
 
-def prefill_anchor(adapter: DecoderAdapter, anchor_ids: Sequence[int]) -> ChunkKV:
-    """KV of the anchor's own rows at positions 0..len-1 (no layers' rows for an empty anchor).
-
-    Its keys stay as they were computed: an anchor always stands at the same positions.
-    """
-    canvas = adapter.canvas(len(anchor_ids))
-    if anchor_ids:
-        adapter.append(canvas, torch.tensor([anchor_ids], device=adapter.device))
-    return canvas.take(0, tuple(anchor_ids))
-
-
 def prefill_chunks(
     adapter: DecoderAdapter,
-    anchor: ChunkKV,
+    anchor: Anchor,
     chunks: Sequence[tuple[int, ...]],
     batch_tokens: int = BATCH_TOKENS,
     cancelled: Callable[[], bool] | None = None,
@@ -59,7 +48,7 @@ def prefill_chunks(
         began = time.perf_counter()
         longest = max(map(len, batch))
         canvas = adapter.canvas(start + longest, batch=len(batch))
-        place_anchor(adapter, anchor, canvas)
+        anchor.place(canvas)
         padded = [(*chunk, *[0] * (longest - len(chunk))) for chunk in batch]
         adapter.append(canvas, torch.tensor(padded, device=adapter.device), on_layer=on_layer)
         layers = adapter.canonical_rows(canvas, start, start + longest)
@@ -67,15 +56,6 @@ def prefill_chunks(
         seconds_per_token = (time.perf_counter() - began) / sum(map(len, batch))
         for index, chunk in enumerate(batch):
             yield replace(_take(layers, index, chunk), seconds=seconds_per_token * len(chunk))
-
-
-def place_anchor(adapter: DecoderAdapter, anchor: ChunkKV, canvas: Canvas) -> None:
-    """Put the anchor's rows at positions 0..len-1 of every batch entry of an empty canvas."""
-    count = len(anchor.token_ids)
-    for layer, kv in enumerate(anchor.layers):
-        canvas.keys(layer)[:, :, :count] = kv.keys.to(adapter.device)
-        canvas.values(layer)[:, :, :count] = kv.values.to(adapter.device)
-    canvas.set_length(count)
 
 
 def _batches(chunks: Sequence[tuple[int, ...]], batch_tokens: int, anchored: int) -> Iterator[list[tuple[int, ...]]]:

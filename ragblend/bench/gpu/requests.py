@@ -16,9 +16,9 @@ from ragblend.bench.gpu.clock import Ceilings
 from ragblend.bench.gpu.models import CONTEXT_LENGTH, random_model
 from ragblend.bench.gpu.operations import CHUNK_TOKENS, SUFFIX_TOKENS
 from ragblend.bench.gpu.shapes import ModelShape
+from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
-from ragblend.blend.prefill import prefill_anchor
 from ragblend.kernels.implementation import Implementation
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
@@ -133,7 +133,7 @@ class _Requests:
         self.repeats = repeats
         self.ceilings = ceilings
         self.deadline = deadline
-        self.anchor = prefill_anchor(adapter, tuple(range(3, 3 + ANCHOR_TOKENS)))
+        self.anchor = Anchor(adapter, tuple(range(3, 3 + ANCHOR_TOKENS)))
 
     def rows(self, context: int) -> Iterator[RequestRow]:
         lengths = [min(CHUNK_TOKENS, context - start) for start in range(0, context, CHUNK_TOKENS)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.gate import run_gate
 from ragblend.blend.policies import policy_named
-from ragblend.blend.prefill import prefill_anchor, prefill_chunks
+from ragblend.blend.prefill import prefill_chunks
 from ragblend.config import GenerationSettings
 from ragblend.engine import Engine
 from ragblend.models.adapter import DecoderAdapter
@@ -37,7 +38,7 @@ def both():
     made = []
     for kernels in ("triton", "torch"):
         model = adapter(kernels)
-        anchor = prefill_anchor(model, ANCHOR)
+        anchor = Anchor(model, ANCHOR)
         store = MemoryStore(budget_bytes=1 << 30)
         for number, kv in enumerate(prefill_chunks(model, anchor, CHUNKS)):
             store.put(str(number), kv)

@@ -1,0 +1,58 @@
+"""The fixed ids behind which every chunk is prefilled, with their KV."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.canvas import Canvas
+from ragblend.store.base import ChunkKV
+
+
+class Anchor:
+    """token_ids: ``opening_ids``, with which prompts begin, then ``preamble_ids``, which no prompt contains.
+
+    The opening's rows are computed at once. Only prefilling needs the others: they are computed when they are
+    first asked for, so that a process which only answers does not wait for them. Keys stay as they were
+    computed, since an anchor always stands at the same positions. Safe to share between threads.
+    """
+
+    def __init__(self, adapter: DecoderAdapter, opening_ids: Sequence[int], preamble_ids: Sequence[int] = ()) -> None:
+        self.token_ids = (*opening_ids, *preamble_ids)
+        self._adapter = adapter
+        self._computed = ChunkKV((), ())
+        self._lock = threading.Lock()
+        self._compute(len(opening_ids))
+
+    def first(self, tokens: int) -> ChunkKV:
+        """KV of the first ``tokens`` rows, at positions 0..tokens-1 (no layers for no rows)."""
+        with self._lock:
+            if tokens > len(self._computed.token_ids):
+                self._compute(len(self.token_ids))
+            return self._computed.first(tokens)
+
+    def place(self, canvas: Canvas) -> None:
+        """Put all rows into every batch entry of an empty canvas."""
+        _place(self.first(len(self.token_ids)), canvas)
+
+    def _compute(self, tokens: int) -> None:
+        """Compute the rows up to ``tokens``, behind those that are there already."""
+        known = self._computed
+        rest = self.token_ids[len(known.token_ids) : tokens]
+        if not rest:
+            return
+        canvas = self._adapter.canvas(tokens)
+        _place(known, canvas)
+        self._adapter.append(canvas, torch.tensor([rest], device=self._adapter.device))
+        self._computed = canvas.take(0, self.token_ids[:tokens])
+
+
+def _place(kv: ChunkKV, canvas: Canvas) -> None:
+    count = len(kv.token_ids)
+    for index, layer in enumerate(kv.layers):
+        canvas.keys(index)[:, :, :count] = layer.keys.to(canvas.keys(index).device)
+        canvas.values(index)[:, :, :count] = layer.values.to(canvas.values(index).device)
+    canvas.set_length(count)
