@@ -285,3 +285,14 @@ def _chat_responses(kwargs: Mapping[str, Any]) -> ChatResponses:
 def _generation(settings: Mapping[str, Any]) -> GenerationSettings:
     stop = settings.get("stop") or ()
     return GenerationSettings(**{**settings, "stop": (stop,) if isinstance(stop, str) else tuple(stop)})
+
+
+def library_of(
+    library: RagBlend | Library | str | Path, *, engine: Engine | None = None, model: str | Path | None = None
+) -> Library:
+    """The library of an LLM, an open one, or the one in a folder, opened with ``engine`` or ``model``.
+
+    Raises as ``open_library``.
+    """
+    target = library.library if isinstance(library, RagBlend) else library
+    return open_library(target, engine=engine, model=model)[0]

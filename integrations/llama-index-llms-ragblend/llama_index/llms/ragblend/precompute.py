@@ -11,8 +11,8 @@ from typing import Any
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 
-from llama_index.llms.ragblend.base import RagBlend
-from llama_index.llms.ragblend.opening import engine_of, open_library
+from llama_index.llms.ragblend.base import RagBlend, library_of
+from llama_index.llms.ragblend.opening import engine_of
 from ragblend import Engine, Library
 from ragblend.errors import ConfigError
 
@@ -49,8 +49,7 @@ class PrecomputeKV(TransformComponent):
         model: str | Path | None = None,
     ) -> None:
         super().__init__()
-        target = library.library if isinstance(library, RagBlend) else library
-        self._library, _ = open_library(target, engine=engine, model=model)
+        self._library = library_of(library, engine=engine, model=model)
 
     @classmethod
     def class_name(cls) -> str:

@@ -20,7 +20,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from llama_index.llms.ragblend import RagBlend
-from llama_index.llms.ragblend.opening import open_library
+from llama_index.llms.ragblend.base import library_of
 from llama_index.llms.ragblend.precompute import llm_text
 from llama_index.vector_stores.ragblend.filters import matches
 from ragblend import Engine, Hit, Library, TextDocument
@@ -58,8 +58,7 @@ class RagBlendVectorStore(BasePydanticVectorStore):
         model: str | Path | None = None,
     ) -> None:
         super().__init__(stores_text=True)
-        target = library.library if isinstance(library, RagBlend) else library
-        self._library, _ = open_library(target, engine=engine, model=model)
+        self._library = library_of(library, engine=engine, model=model)
 
     @classmethod
     def class_name(cls) -> str:
