@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ragblend.kernels.layout import Attention
-from ragblend.kernels.triton import lines as shared
 from ragblend.kernels.triton.lines import (
     hide_unseen,
+    in_rows_of,
     line_logits,
     load_lines,
     load_positions,
@@ -22,9 +22,8 @@ from ragblend.kernels.triton.lines import (
     tile_rows,
     tile_span,
 )
-from ragblend.kernels.triton.target import Blocks, launch, options, precision, processors, target_of
-
-_SMALLEST_SPLIT = 256  # keys; below, putting parts together costs more than it gains
+from ragblend.kernels.triton.target import Blocks, launch, options
+from ragblend.kernels.triton.tiling import CHANGING, MOST_SPLITS, padded, tiling
 
 
 def attend_rows(
@@ -38,54 +37,34 @@ def attend_rows(
 ) -> Tensor:
     """See ``reference.attend_rows``. ``rows`` must be sorted. blocks, splits: chosen for the device if None."""
     batch, heads, row_count, head_dim = query.shape
-    kv_heads, key_count = keys.shape[1], keys.shape[2]
-    groups = heads // kv_heads
-    query, query_strides = shared.in_rows_of(query)
-    keys, key_strides = shared.in_rows_of(keys)
-    values, value_strides = shared.in_rows_of(values)
-    if blocks is None:
-        blocks = choose_blocks(query, row_count * groups)
-    tiles = triton.cdiv(row_count * groups, blocks.lines)
-    if splits is None:
-        splits = choose_splits(query.device, tiles * batch * kv_heads, key_count)
+    cut = tiling(query, keys, attention, blocks, splits)
+    values, value_strides = in_rows_of(values)
+    split = cut.splits > 1
     # Laid out as transformers wants it next: heads of a row side by side.
     attended = query.new_empty(batch, row_count, heads, head_dim)
-    parts = query.new_empty(splits, batch, row_count, heads, head_dim, dtype=torch.float32) if splits > 1 else attended
-    weights = torch.empty(splits, batch, row_count, heads, dtype=torch.float32, device=query.device)
+    lines = cut.parts_of_lines()
+    parts = query.new_empty(*lines, head_dim, dtype=torch.float32) if split else attended
+    weights = torch.empty(lines, dtype=torch.float32, device=query.device)
     sinks = attention.sinks if attention.sinks is not None else weights
-    scale, cap = shared.logit_factors(attention)
     launch(
         attend_kernel,
-        (tiles, batch * kv_heads, splits),
-        query,
-        keys,
+        (cut.tiles, cut.pairs, cut.splits),
+        cut.query,
+        cut.keys,
         values,
         rows,
         sinks,
         parts,
         weights,
-        row_count,
-        key_count,
-        kv_heads,
-        *query_strides,
-        *key_strides[:2],
+        *cut.counts,
+        *cut.strides,
         *value_strides[:2],
-        scale,
-        cap,
-        attention.window or 0,
-        HEAD_DIM=head_dim,
-        PADDED_DIM=padded(head_dim),
-        GROUPS=groups,
-        BLOCK_LINES=blocks.lines,
-        BLOCK_KEYS=blocks.keys,
-        SPLIT=splits > 1,
-        WINDOWED=attention.window is not None,
-        CAPPED=attention.softcap is not None,
+        *cut.logits,
+        SPLIT=split,
         SINKS=attention.sinks is not None,
-        PRECISION=precision(query.device),
-        **blocks.options,
+        **cut.constants,
     )
-    if splits > 1:
+    if split:
         line_count = batch * row_count * heads
         launch(
             combine_kernel,
@@ -95,54 +74,18 @@ def attend_rows(
             sinks,
             attended,
             line_count,
-            splits,
+            cut.splits,
             heads,
             HEAD_DIM=head_dim,
             PADDED_DIM=padded(head_dim),
-            PADDED_SPLITS=_MOST_SPLITS,
+            PADDED_SPLITS=MOST_SPLITS,
             SINKS=attention.sinks is not None,
             **options(warps=2, stages=1),
         )
     return attended.transpose(1, 2)
 
 
-_MOST_SPLITS = 64
-
-
-def padded(head_dim: int) -> int:
-    """The head dimension as tiles have it: a power of two, at least 16."""
-    return max(16, int(triton.next_power_of_2(head_dim)))
-
-
-def choose_blocks(query: Tensor, line_count: int) -> Blocks:
-    """The tile for the device, type and number of lines."""
-    return target_of(query.device).blocks(line_count, padded(query.shape[3]), query.element_size())
-
-
-def choose_splits(device: torch.device, programs: int, key_count: int) -> int:
-    """Into how many parts the keys are split so that every multiprocessor has work: 1 with many rows.
-
-    A power of two, so that few kernels serve every prompt.
-    """
-    wanted = min(2 * processors(device) // programs, key_count // _SMALLEST_SPLIT, _MOST_SPLITS)
-    return 1 if wanted <= 1 else 1 << (wanted.bit_length() - 1)
-
-
-@triton.jit(
-    do_not_specialize=[
-        "row_count",
-        "key_count",
-        "kv_heads",
-        "query_batch",
-        "query_head",
-        "query_row",
-        "key_batch",
-        "key_head",
-        "value_batch",
-        "value_head",
-        "window",
-    ]
-)
+@triton.jit(do_not_specialize=[*CHANGING, "value_batch", "value_head"])
 def attend_kernel(
     query,
     keys,

@@ -14,9 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ragblend.kernels.layout import Attention
-from ragblend.kernels.triton import lines as shared
-from ragblend.kernels.triton.attend import choose_blocks, choose_splits, padded
 from ragblend.kernels.triton.lines import (
+    LOG2_E,
     hide_unseen,
     line_logits,
     load_lines,
@@ -25,7 +24,8 @@ from ragblend.kernels.triton.lines import (
     tile_rows,
     tile_span,
 )
-from ragblend.kernels.triton.target import Blocks, launch, precision
+from ragblend.kernels.triton.target import Blocks, launch
+from ragblend.kernels.triton.tiling import CHANGING, tiling
 
 
 def attention_received(
@@ -37,45 +37,16 @@ def attention_received(
     splits: int | None = None,
 ) -> Tensor:
     """See ``reference.attention_received``. ``rows`` must be sorted. blocks, splits: as in ``attend_rows``."""
-    batch, heads, row_count, head_dim = query.shape
-    kv_heads, key_count = keys.shape[1], keys.shape[2]
-    groups = heads // kv_heads
-    query, query_strides = shared.in_rows_of(query)
-    keys, key_strides = shared.in_rows_of(keys)
-    if blocks is None:
-        blocks = choose_blocks(query, row_count * groups)
-    tiles = triton.cdiv(row_count * groups, blocks.lines)
-    if splits is None:
-        splits = choose_splits(query.device, tiles * batch * kv_heads, key_count)
-    scale, cap = shared.logit_factors(attention)
+    batch, heads, row_count, _ = query.shape
+    cut = tiling(query, keys, attention, blocks, splits)
+    key_count = keys.shape[2]
     # keys after the first pass: a number for each line of each part
-    sums = torch.empty(splits, batch, row_count, heads, dtype=torch.float32, device=query.device)
-    received = torch.empty(batch * kv_heads, key_count, dtype=torch.float32, device=query.device)
-    common = {
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": padded(head_dim),
-        "GROUPS": groups,
-        "BLOCK_LINES": blocks.lines,
-        "BLOCK_KEYS": blocks.keys,
-        "WINDOWED": attention.window is not None,
-        "CAPPED": attention.softcap is not None,
-        "PRECISION": precision(query.device),
-        **blocks.options,
-    }
-    sizes = (row_count, key_count, kv_heads, *query_strides, *key_strides[:2], scale, cap, attention.window or 0)
-    launch(sums_kernel, (tiles, batch * kv_heads, splits), query, keys, rows, sums, *sizes, **common)
-    whole = _whole(sums, attention)
-    launch(
-        received_kernel,
-        (triton.cdiv(key_count, blocks.keys), batch * kv_heads),
-        query,
-        keys,
-        rows,
-        whole,
-        received,
-        *sizes,
-        **common,
-    )
+    sums = torch.empty(cut.parts_of_lines(), dtype=torch.float32, device=query.device)
+    received = torch.empty(cut.pairs, key_count, dtype=torch.float32, device=query.device)
+    sizes = (*cut.counts, *cut.strides, *cut.logits)
+    launch(sums_kernel, (cut.tiles, cut.pairs, cut.splits), cut.query, cut.keys, rows, sums, *sizes, **cut.constants)
+    grid = (triton.cdiv(key_count, cut.blocks.keys), cut.pairs)
+    launch(received_kernel, grid, cut.query, cut.keys, rows, _whole(sums, attention), received, *sizes, **cut.constants)
     return received.sum(dim=0) / (batch * heads * row_count)
 
 
@@ -84,22 +55,10 @@ def _whole(sums: Tensor, attention: Attention) -> Tensor:
     natural = torch.logsumexp(sums * math.log(2.0), dim=0)
     if attention.sinks is not None:
         natural = torch.logaddexp(natural, attention.sinks.float())
-    return natural * shared.LOG2_E
+    return natural * LOG2_E
 
 
-@triton.jit(
-    do_not_specialize=[
-        "row_count",
-        "key_count",
-        "kv_heads",
-        "query_batch",
-        "query_head",
-        "query_row",
-        "key_batch",
-        "key_head",
-        "window",
-    ]
-)
+@triton.jit(do_not_specialize=[*CHANGING])
 def sums_kernel(
     query,
     keys,
@@ -156,19 +115,7 @@ def sums_kernel(
     tl.store(sums + part, logs, mask=exists)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "row_count",
-        "key_count",
-        "kv_heads",
-        "query_batch",
-        "query_head",
-        "query_row",
-        "key_batch",
-        "key_head",
-        "window",
-    ]
-)
+@triton.jit(do_not_specialize=[*CHANGING])
 def received_kernel(
     query,
     keys,
