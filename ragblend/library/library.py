@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, StoreSettings, require
-from ragblend.errors import LibraryError, PathNotFoundError
+from ragblend.errors import LibraryError
 from ragblend.library import layout, upkeep
 from ragblend.library.answering import Answering
 from ragblend.library.caches import Home, unattended
 from ragblend.library.conversation import ConversationReader
+from ragblend.library.documents import Documents, Paths
 from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
-from ragblend.library.indexing import Indexer, replacing
+from ragblend.library.indexing import replacing
 from ragblend.library.known import KnownTexts
 from ragblend.library.origin import Origin
 from ragblend.library.owners import ChunkOwners
@@ -44,7 +43,6 @@ from ragblend.library.reuse import Reuse
 from ragblend.library.shared import SharedNamespace
 from ragblend.library.storage import open_shelf, open_store, store_info
 from ragblend.library.texts import Texts, unit_vector
-from ragblend.library.walk import absolute, find_files
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import Names
 from ragblend.store.base import StoreEvents
@@ -165,60 +163,23 @@ class Library(Answering):
             raise
         return library
 
-    def add(self, paths: str | Path | Sequence[str | Path], progress: IndexProgress | None = None) -> IndexReport:
+    def add(self, paths: Paths, progress: IndexProgress | None = None) -> IndexReport:
         """Index files and folders; what is in the library unchanged costs only reading it.
 
         Documents whose files are gone from an indexed folder are removed. Bad files are skipped and
         reported. Raises PathNotFoundError (a path is not there, or nothing was found) before anything
         is written; StoreFullError with all finished documents kept; LibraryBusyError, LibraryMismatchError.
         """
-        began = time.perf_counter()
-        engine = self._require_engine()
-        embedder = self._require_embedder()
-        progress = progress or Silent()
-        found = find_files(_listed(paths))
-        with self._writing():
-            if not found.files and not found.skipped and not self._documents_at(found.roots):
-                roots = ", ".join(map(str, found.roots))
-                raise PathNotFoundError(f"no documents found in {roots}: give a folder with text in it")
-            self._origin.bind(engine, embedder, self.chunk.tokens)
-            indexer = Indexer(self._records, self.store, engine, embedder, self.chunk.tokens, progress)
-            progress.start(len(found.files) + len(found.skipped))
-            try:
-                for skipped in found.skipped:
-                    indexer.skip(skipped)
-                indexer.index(found.files)
-            finally:
-                progress.finish()
-            removed = self._remove_documents(path for path in self._documents_at(found.roots) if _is_gone(path))
-            self._retriever.save()
-        totals = self._records.totals()
-        return IndexReport(
-            documents=totals.documents,
-            chunks=totals.chunks,
-            tokens=totals.tokens,
-            kv_bytes=self.store.nbytes(),
-            indexed=indexer.indexed,
-            unchanged=indexer.unchanged,
-            replaced=indexer.replaced,
-            removed=removed,
-            skipped=tuple(indexer.skipped),
-            seconds=time.perf_counter() - began,
-        )
+        engine, embedder = self._require_engine(), self._require_embedder()
+        return self._documents.add(paths, engine, embedder, self.chunk.tokens, progress or Silent())
 
-    def remove(self, paths: str | Path | Sequence[str | Path]) -> int:
+    def remove(self, paths: Paths) -> int:
         """Remove documents and folders of documents with their chunks and KV. Returns how many documents.
 
         The files need not exist any more. Raises PathNotFoundError, with nothing removed, if a path
         names no document of the library.
         """
-        with self._writing():
-            found = {path: self._documents_at([path]) for path in map(absolute, _listed(paths))}
-            if unknown := [str(path) for path, documents in found.items() if not documents]:
-                raise PathNotFoundError(f"not in the library: {', '.join(unknown)}; nothing was removed")
-            removed = self._remove_documents({document for documents in found.values() for document in documents})
-            self._retriever.save()
-        return removed
+        return self._documents.remove(paths)
 
     def search(self, question: str, k: int = 6, *, where: Callable[[Hit], bool] | None = None) -> list[Hit]:
         """The ``k`` chunks nearest to ``question``, best first; ties by document and position.
@@ -252,17 +213,13 @@ class Library(Answering):
     @cached_property
     def texts(self) -> Texts:
         """Texts under ids of the caller's own, beside the documents."""
-
-        def bind(engine: LibraryEngine, embedder: Embedder) -> None:
-            self._origin.bind(engine, embedder, self.chunk.tokens)
-
         return Texts(
             self._records,
             self.store,
             self._retriever,
             self._require_engine,
             self._require_embedder,
-            bind,
+            self._bind,
             self._writing,
         )
 
@@ -383,6 +340,13 @@ class Library(Answering):
     def _retriever(self) -> Retriever:
         return Retriever(self._records, *self._index_of(self.namespace))
 
+    @cached_property
+    def _documents(self) -> Documents:
+        return Documents(self._records, self.store, self._retriever, self._bind, self._writing)
+
+    def _bind(self, engine: LibraryEngine, embedder: Embedder) -> None:
+        self._origin.bind(engine, embedder, self.chunk.tokens)
+
     def _open_home(self, owners: ChunkOwners) -> Home:
         if self.engine is None:
             return unattended(self.namespace, self._shelf, owners)
@@ -399,11 +363,8 @@ class Library(Answering):
 
     def _index_of(self, namespace: str) -> tuple[Path, Callable[[], str]]:
         """Where a namespace's search index lies, and what it has to belong to."""
-
-        def stamp() -> str:
-            return digest_fields(self._origin.read("library"), self._origin.read("embedder_digest"), namespace)
-
-        return self.folder / layout.INDEX / f"{digest_fields(namespace)}.faiss", stamp
+        path = self.folder / layout.INDEX / f"{digest_fields(namespace)}.faiss"
+        return path, partial(self._origin.index_stamp, namespace)
 
     def _open_shared(self, namespace: str, files: Files, metrics: StoreMetrics | None) -> SharedNamespace:
         index, stamp = self._index_of(namespace)
@@ -437,28 +398,3 @@ class Library(Answering):
         with self.store.exclusive():
             yield
             self._home.prefixes.revalidate()
-
-    def _documents_at(self, paths: Iterable[Path]) -> list[str]:
-        return [document for path in paths for document in self._records.paths_below(str(path))]
-
-    def _remove_documents(self, documents: Iterable[str]) -> int:
-        documents = set(documents)
-        if documents:
-            with replacing(self._records, self.store) as released:
-                released += self._records.remove(documents)
-        return len(documents)
-
-
-def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else paths
-
-
-def _is_gone(path: str) -> bool:
-    """Whether there is no such file; one that can only not be reached is not gone."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False

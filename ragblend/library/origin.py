@@ -82,6 +82,10 @@ class Origin:
                 "use the first embedder, or index the documents again into a new folder"
             )
 
+    def index_stamp(self, namespace: str) -> str:
+        """What a namespace's search index has to belong to."""
+        return digest_fields(self.read("library"), self.read("embedder_digest"), namespace)
+
     def _holds(self, table: str) -> bool:
         return bool(self.catalogue.rows(f"SELECT 1 FROM {table} LIMIT 1"))
 
