@@ -149,6 +149,14 @@ def docs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text("5b" * 32 + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
 def ordinary_user() -> Iterator[Path]:
     """A folder of an ordinary user, whom permissions bind, and that user's identity for the test."""
     with tempfile.TemporaryDirectory() as name:

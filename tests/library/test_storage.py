@@ -1,4 +1,4 @@
-"""Budgets, tiers, encryption and shared namespaces of a library, and what its metrics and logs tell."""
+"""Budgets, tiers and encryption of a library, and what its metrics and logs tell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ragblend.config import DiskLimits, GenerationSettings, StoreSettings
-from ragblend.errors import ConfigError, LibraryError, StoreError
+from ragblend.errors import ConfigError, StoreError
 from ragblend.library.library import Library
 from ragblend.store.metrics import StoreMetrics, namespace_label
 
@@ -162,76 +162,6 @@ class TestNamespaces:
         assert second.info().store.evicted > 0
         assert first.info().store.evicted == 0
         assert first.verify().ok
-
-
-class TestShared:
-    @pytest.fixture
-    def handbook(self, open_library, docs) -> Library:
-        library = open_library(namespace="handbook")
-        library.add([docs])
-        return library
-
-    def tenant(self, open_library, tmp_path, **options: object) -> Library:
-        (tmp_path / "own").mkdir(exist_ok=True)
-        (tmp_path / "own" / "visit.txt").write_text("The visit of the technician is on Tuesday.\n")
-        library = open_library(namespace="tenant", store=StoreSettings(shared_namespace="handbook"), **options)
-        library.add([tmp_path / "own"])
-        return library
-
-    def test_is_searched_and_served(self, open_library, handbook, tmp_path):
-        tenant = self.tenant(open_library, tmp_path)
-        found = {Path(hit.document).name for hit in tenant.search("warranty technician battery", k=6)}
-        assert found == {"visit.txt", "warranty.md", "battery.md", "blades.txt"}
-        assert tenant.ask("warranty", k=4, generation=SHORT).hits == 4
-        assert tenant.info().documents == 1
-
-    def test_only_by_who_asks_for_it(self, open_library, handbook, tmp_path, docs):
-        self.tenant(open_library, tmp_path).close()
-        alone = open_library(namespace="tenant")
-        assert {Path(hit.document).name for hit in alone.search("warranty", k=6)} == {"visit.txt"}
-        stranger = open_library(namespace="stranger")
-        with pytest.raises(LibraryError, match="nothing is indexed"):
-            stranger.search("warranty")
-
-    def test_is_never_written(self, open_library, handbook, tmp_path, docs):
-        def state() -> dict[str, bytes]:
-            folder = handbook.store.folder
-            return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-        before, entries = state(), handbook.store.entries()
-        tenant = self.tenant(open_library, tmp_path)
-        damaged = next(iter(handbook.store.folder.rglob("*.safetensors")))
-        whole = damaged.read_bytes()
-        damaged.write_bytes(b"damaged")
-        answer = tenant.ask("warranty battery blades", k=4, generation=SHORT)
-        assert (answer.hits, answer.misses) == (3, 1)
-        damaged.write_bytes(whole)
-        tenant.add([docs])
-        tenant.remove([docs])
-        tenant.gc()
-        assert (state(), handbook.store.entries()) == (before, entries)
-
-    def test_the_same_text_is_found_once(self, open_library, handbook, tmp_path, docs):
-        tenant = self.tenant(open_library, tmp_path)
-        tenant.add([docs])
-        hits = tenant.search("warranty", k=10)
-        assert len(hits) == 4
-        assert all(tenant.store.contains(hit.segment.key) for hit in hits)
-
-    def test_itself_or_an_encrypted_one_is_refused(self, open_library, key_file):
-        with pytest.raises(ConfigError, match="cannot share itself"):
-            open_library(namespace="a", store=StoreSettings(shared_namespace="a"))
-        open_library(namespace="secret", store=StoreSettings(encryption_key_file=key_file)).close()
-        with pytest.raises(LibraryError, match="encrypted"):
-            open_library(namespace="tenant", store=StoreSettings(shared_namespace="secret"))
-
-
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_text("5b" * 32 + "\n")
-    path.chmod(0o600)
-    return path
 
 
 class TestEncryption:
