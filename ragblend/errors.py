@@ -21,6 +21,7 @@
     │   ├── LibraryMismatchError    a library made with another model, tokenizer or template
     │   ├── LibraryBusyError        another process is writing
     │   └── DocumentError           one document that could not be read (indexing skips and reports it)
+    ├── PeerError                   another system that a benchmark cannot install, start or ask
     ├── KernelUnavailableError      a kernel implementation that this machine does not have
     └── GenerationCancelled         the caller cancelled the request
 
@@ -131,6 +132,10 @@ class DocumentError(LibraryError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class PeerError(RagblendError):
+    """Another system that a benchmark compares with, and that cannot be installed, started or asked."""
 
 
 class KernelUnavailableError(RagblendError):

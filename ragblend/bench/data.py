@@ -9,7 +9,7 @@ from typing import Any
 
 from ragblend.errors import ConfigError, PathNotFoundError
 
-_HANDBOOK = Path(__file__).parents[2] / "examples" / "handbook"
+_EXAMPLES = Path(__file__).parents[2] / "examples"
 _SHAPE = '{"id", "question", "answers": ["..."], "passages": [{"title", "text"}]}'
 
 
@@ -57,7 +57,14 @@ def read_examples(path: Path, limit: int | None = None) -> list[Example]:
 
 def handbook_texts() -> list[str]:
     """The documents of the example handbook; none where the package stands without its repository."""
-    return [path.read_text(encoding="utf-8") for path in sorted(_HANDBOOK.glob("*.md"))]
+    return [path.read_text(encoding="utf-8") for path in sorted((_EXAMPLES / "handbook").glob("*.md"))]
+
+
+def handbook_questions() -> list[tuple[str, str]]:
+    """Questions about the example handbook, each with its first right answer; none without the repository."""
+    path = _EXAMPLES / "questions.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [(line["question"], line["answers"][0]) for line in map(json.loads, lines)]
 
 
 def _parse(line: str, where: str) -> Example:

@@ -7,16 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from ragblend.bench.baseline import Baseline, judge, transformers_attention, transformers_prefill
-from ragblend.bench.data import handbook_texts
+from ragblend.bench.chunks import cut
 from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
 from ragblend.engine import Engine
-from ragblend.errors import ConfigError
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer
 from ragblend.store.base import KVStore
@@ -79,7 +77,7 @@ def run(
     require(min(contexts) >= 1, f"a context must have at least 1 token, got {min(contexts)}")
     require(chunk_tokens >= 1, f"chunk tokens must be at least 1, got {chunk_tokens}")
     variants = as_variants(policies, ratio)
-    chunks = [_cut(engine, texts, context, chunk_tokens) for context in contexts]
+    chunks = [cut(engine.template, texts, context, chunk_tokens) for context in contexts]
     rows: list[TtftRow] = []
     baselines: list[Baseline] = []
     total = (repeats + 1) * len(contexts)
@@ -139,20 +137,6 @@ class _Rounds:
 
     def _answer(self, settings: BlendSettings) -> Answer:
         return self.engine.generate(self.prompt, store=self.store, blend=settings, generation=_ONE_TOKEN, cache="off")
-
-
-def _cut(engine: Engine, texts: Sequence[str] | None, context: int, chunk_tokens: int) -> list[tuple[int, ...]]:
-    """``context`` tokens of text in chunks of ``chunk_tokens`` (the last may be shorter)."""
-    given = handbook_texts() if texts is None else texts
-    # Retrieved passages repeat in the questions of a data set; a prompt repeats none.
-    tokens = (token for text in dict.fromkeys(given) for token in engine.template.text_ids(text))
-    ids = tuple(islice(tokens, context))
-    if len(ids) < context:
-        raise ConfigError(
-            f"a context of {context:,} tokens needs that much text, but there are only {len(ids):,}: "
-            "give a larger data file, or smaller contexts"
-        )
-    return [ids[start : start + chunk_tokens] for start in range(0, context, chunk_tokens)]
 
 
 @contextmanager

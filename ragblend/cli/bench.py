@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ragblend.cli import start
+from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.options import Debug, Device, Dtype, Json, Model
 from ragblend.cli.output import emit, stderr, stdout, table
 from ragblend.config import BlendSettings, require
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure on this machine, with your model and your data.")
 
 _RATIO = BlendSettings().ratio
+_POLICY = BlendSettings().policy
+_PEERS = "ragblend,transformers,transformers-prefix,llama.cpp,llama.cpp-quantised,vllm"
+_WORKLOADS = "reordered,conversation,system,fresh"
 _SHAPES = "llama-3-8b,qwen2.5-14b,yi-34b"
 _LENGTHS = "3072,8192"
 _POLICIES = "full,prefix,none,leading,hkvd,query"
@@ -140,6 +144,73 @@ def quality(
     if report.settings.too_long:
         stdout().print(f"left out, longer than the context: {', '.join(report.settings.too_long)}", markup=False)
     _print_baseline("full prefill", report.baseline)
+    _print_machine(report.machine)
+
+
+@app.command("compare")
+def compare(
+    peers: Annotated[str, typer.Option(help="Systems, separated by commas.")] = _PEERS,
+    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas.")] = _WORKLOADS,
+    context: Annotated[int, typer.Option(help="Tokens of text in each prompt.")] = 4096,
+    chunk_tokens: Annotated[int, typer.Option(help="Length of a chunk.")] = 256,
+    repeats: Annotated[int, typer.Option(help="Prompts of each workload that are counted, after one to warm up.")] = 5,
+    answer_tokens: Annotated[int, typer.Option(help="How long an answer may be.")] = 32,
+    policy: Annotated[str, typer.Option(help="Ours.")] = _POLICY,
+    ratio: Ratio = _RATIO,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of every system (default: as many as torch takes).", show_default=False)
+    ] = None,
+    data: Data = None,
+    model: Model = None,
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare with transformers, llama.cpp and vLLM: the same weights, prompts and threads, on this machine's CPU.
+
+    The other systems are installed into environments of their own in the user cache, vLLM's takes 3.5 GB. One that
+    cannot be installed or fails is reported absent. The text is that of the passages in --data, else the example
+    handbook.
+    """
+    require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    require(threads is None or threads >= 1, f"threads must be at least 1, got {threads}")
+    from ragblend.bench.compare.systems import systems_named
+    from ragblend.bench.compare.workloads import require_workloads
+
+    systems = systems_named(peers.split(","))
+    names = [name.strip() for name in workloads.split(",")]
+    require_workloads(names)
+    start.require_policy(policy)
+    blend = BlendSettings(policy=policy, ratio=ratio)
+    from ragblend.bench.data import read_examples
+
+    examples = read_examples(data) if data else None
+    if not model:
+        offer_to_fetch(json=json)
+    from ragblend.bench.compare.report import system_table, workload_table
+    from ragblend.bench.compare.run import run
+
+    with _progress("answers") as advance:
+        report = run(
+            model=model,
+            systems=systems,
+            workloads=names,
+            context=context,
+            chunk_tokens=chunk_tokens,
+            prompts=repeats,
+            answer_tokens=answer_tokens,
+            blend=blend,
+            threads=threads,
+            dtype=dtype,
+            examples=examples,
+            progress=advance,
+            note=lambda words: stderr().print(words, style="dim", soft_wrap=True),
+        )
+    if json:
+        emit(report)
+        return
+    stdout().print(table(*workload_table(report)))
+    stdout().print(table(*system_table(report)))
     _print_machine(report.machine)
 
 

@@ -22,6 +22,20 @@ QUALITY_ROW = {
     "n",
 }
 
+COMPARE_ROW = {
+    "workload",
+    "system",
+    "ttft_s",
+    "speedup",
+    "tokens_per_s",
+    "peak_bytes",
+    "reused_tokens",
+    "same_answer",
+    "answer_f1",
+    "kl_to_full",
+    "n",
+}
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -62,6 +76,22 @@ def test_quality(run: Run, model: Path, data: Path) -> None:
     assert "KL to full" in as_text.out
 
 
+def test_compare(run: Run, model: Path, data: Path) -> None:
+    arguments = ("bench", "compare", "--model", model, "--data", data, "--context", 60, "--chunk-tokens", 30)
+    small = ("--workloads", "reordered", "--repeats", 1, "--answer-tokens", 3, "--threads", 1)
+    result = run(*arguments, *small, "--peers", "ragblend,transformers", "--json")
+    assert result.status == 0
+    assert "transformers: installing and starting" in result.err
+    rows = result.json["rows"]
+    assert [row["system"] for row in rows] == ["ragblend", "transformers"]
+    assert all(row.keys() >= COMPARE_ROW for row in rows)
+    assert result.json["machine"]["threads"] == 1
+
+    as_text = run(*arguments, *small, "--peers", "llama.cpp")
+    assert as_text.status == 0
+    assert "absent: it reads GGUF files" in " ".join(as_text.out.split())
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -73,6 +103,12 @@ def test_quality(run: Run, model: Path, data: Path) -> None:
         ("quality", "Missing option '--data'"),
         ("quality --data missing.jsonl", "missing.jsonl: no such file"),
         ("quality --data {data} --limit 0", "limit must be at least 1"),
+        ("compare --peers sglang", "unknown system 'sglang'"),
+        ("compare --workloads best", "unknown workload 'best'"),
+        ("compare --repeats 0", "repeats must be at least 1"),
+        ("compare --threads 0", "threads must be at least 1"),
+        ("compare --policy best", "unknown policy 'best'"),
+        ("compare --data missing.jsonl", "missing.jsonl: no such file"),
         ("store", "No such command 'store'"),
     ],
 )
