@@ -15,6 +15,9 @@ from ragblend.errors import ConfigError
 
 DEFAULT_NAMESPACE = "default"
 
+# How chunk KV may be kept: numbers as computed or in fewer bits, each with or without compression.
+CODECS = tuple(f"{numbers}{packing}" for numbers in ("raw", "int8", "fp8", "int4") for packing in ("", "+zstd"))
+
 
 def cache_directory() -> Path:
     """Where converted models and measured facts are kept: ``$RAGBLEND_CACHE_DIR`` or the user cache."""
@@ -175,6 +178,8 @@ class DiskLimits:
 class StoreSettings:
     """Where a library keeps chunk KV, and how much of it.
 
+    codec: how chunk KV is kept: ``raw``, or in fewer bits as ``int8``, ``fp8`` or ``int4``, each also compressed
+        (``int8+zstd``). A library has one; None leaves it as it was, at first ``raw``.
     memory_budget: bytes of a tier in this process's memory, per namespace; 0 for none.
     disk: what the namespace may take of the disk; recorded in the library. None leaves it as it was.
     remote: URL of a tier behind the disk (``s3://bucket/folder``, ``file:///mnt/shared``); recorded in the library, so
@@ -184,6 +189,7 @@ class StoreSettings:
     shared_namespace: a namespace of the same library that is searched and served as well, and never written.
     """
 
+    codec: str | None = None
     memory_budget: int = 0
     disk: DiskLimits | None = None
     remote: str | None = None
@@ -194,6 +200,8 @@ class StoreSettings:
     shared_namespace: str = ""
 
     def __post_init__(self) -> None:
+        known = self.codec is None or self.codec in CODECS
+        require(known, f"the codec must be one of {', '.join(CODECS)}, got {self.codec!r}")
         require(self.memory_budget >= 0, f"the memory budget must not be negative, got {self.memory_budget} bytes")
         require(self.remote_timeout_s > 0, f"the remote timeout must be positive, got {self.remote_timeout_s} seconds")
         require(self.remote_tries >= 1, f"a remote operation is tried at least once, got {self.remote_tries}")

@@ -139,9 +139,9 @@ class Engine:
         """Raise ConfigError if there is no selection policy of this name."""
         policy_named(name)
 
-    def chunk_key(self, namespace: str, token_ids: Sequence[int]) -> str:
-        """The store key of a chunk's KV under this model and template."""
-        return entry_key(namespace, self.identity, self.anchor_ids, token_ids)
+    def chunk_key(self, namespace: str, token_ids: Sequence[int], codec: str = "raw") -> str:
+        """The store key of a chunk's KV under this model and template, kept in ``codec``."""
+        return entry_key(namespace, self.identity, self.anchor_ids, token_ids, codec)
 
     @property
     def supports_tools(self) -> bool:

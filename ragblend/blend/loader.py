@@ -11,7 +11,7 @@ from torch import Tensor
 from ragblend.blend.plan import Placement, Plan
 from ragblend.errors import EntryError, GenerationCancelled, StoreError
 from ragblend.kernels import ops
-from ragblend.kernels.layout import Rotation, StoredLayer
+from ragblend.kernels.layout import LayerKV, Rotation
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
 
@@ -65,10 +65,11 @@ class Loader:
         ops.place_chunks(chunks, starts, keys, values, cos, sin, starts[0], rotation, impl=self._adapter.kernels)
 
 
-def _read(placement: Placement, layer: int, canvas: Tensor) -> StoredLayer:
-    """One layer of one chunk, on the canvas' device."""
+def _read(placement: Placement, layer: int, canvas: Tensor) -> LayerKV:
+    """One layer of one chunk, on the canvas' device; compact as it is kept, else in the canvas' type."""
     try:
         kv = placement.reader.layer(layer)
     except EntryError as error:
         raise LostChunkError(placement.key or "", error) from error
-    return StoredLayer("raw", *(tensor.to(canvas).contiguous() for tensor in (kv.keys, kv.values)))
+    dtype = canvas.dtype if kv.codec == "raw" else None
+    return kv.map(lambda tensor: tensor.to(canvas.device, dtype).contiguous())

@@ -10,8 +10,9 @@ import torch
 
 from ragblend.blend.anchor import Anchor
 from ragblend.errors import ConfigError, GenerationCancelled
+from ragblend.kernels.layout import LayerKV
 from ragblend.models.adapter import DecoderAdapter
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.base import ChunkKV
 
 # Tokens computed at once: enough to keep matrix products busy, little enough to bound memory.
 BATCH_TOKENS = 2048

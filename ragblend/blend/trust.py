@@ -14,7 +14,7 @@ from ragblend.blend.gate import run_gate
 from ragblend.config import cache_directory
 from ragblend.errors import UnsupportedModelError
 from ragblend.models.adapter import DecoderAdapter
-from ragblend.store.key import FORMAT_VERSION, ModelIdentity, digest_fields
+from ragblend.store.key import KEY_VERSION, ModelIdentity, digest_fields
 
 # Raise it when a change to the blend must be proved anew on every model.
 GATE_VERSION = 1
@@ -35,7 +35,7 @@ def require_trust(adapter: DecoderAdapter, name: str, identity: ModelIdentity) -
 
 
 def _verdict_path(adapter: DecoderAdapter, identity: ModelIdentity) -> Path:
-    versions = [str(GATE_VERSION), str(FORMAT_VERSION), torch.__version__, transformers.__version__, adapter.kernels]
+    versions = [str(GATE_VERSION), str(KEY_VERSION), torch.__version__, transformers.__version__, adapter.kernels]
     if adapter.kernels == "triton":
         versions.append(version("triton"))
     return cache_directory() / "gate" / f"{digest_fields(identity.digest(), adapter.device.type, *versions)}.json"

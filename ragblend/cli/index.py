@@ -9,6 +9,7 @@ import typer
 
 from ragblend.cli import start
 from ragblend.cli.options import (
+    Codec,
     Debug,
     Device,
     DiskBudget,
@@ -40,6 +41,7 @@ def index(
         int | None,
         typer.Option(help="Longest chunk, in the model's tokens (default: as before, at first 256)."),
     ] = None,
+    codec: Codec = None,
     disk_budget: DiskBudget = None,
     total_disk_budget: TotalDiskBudget = None,
     keep_free: KeepFree = None,
@@ -67,7 +69,7 @@ def index(
         keep_free=keep_free,
         ttl_days=ttl_days,
     )
-    store = store_settings(limits=limits, remote=remote, encryption_key_file=encryption_key_file)
+    store = store_settings(codec=codec, limits=limits, remote=remote, encryption_key_file=encryption_key_file)
     with start.open_library(
         library, namespace, model, device, dtype, json=json, create=True, chunk=chunk, store=store
     ) as opened:

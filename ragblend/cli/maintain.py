@@ -48,7 +48,7 @@ def info(
         ("chunks", f"{found.chunks:,} of at most {found.chunk_tokens:,} tokens"),
         ("tokens", f"{found.tokens:,}"),
         ("texts", f"{found.texts:,} precomputed"),
-        ("KV", megabytes(found.kv_bytes)),
+        ("KV", f"{megabytes(found.kv_bytes)} as {found.store.codec}"),
         *_store_rows(found.store),
         ("model", found.model or "not indexed yet"),
         ("embedder", found.embedder or "not indexed yet"),

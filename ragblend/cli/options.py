@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ragblend.config import CODECS
+
 LibraryFolder = Annotated[Path, typer.Option("--library", "-l", help="The library's folder.", show_default=False)]
 Namespace = Annotated[str, typer.Option(help="Isolation unit, such as a tenant; nothing is shared across them.")]
 Model = Annotated[
@@ -23,6 +25,12 @@ EncryptionKeyFile = Annotated[
         envvar="RAGBLEND_ENCRYPTION_KEY_FILE",
         help="The namespace's key (openssl rand -hex 32), kept outside the library; its KV is encrypted with it.",
         show_default=False,
+    ),
+]
+Codec = Annotated[
+    str | None,
+    typer.Option(
+        help=f"What KV is kept as: {', '.join(CODECS)} (default: as before, at first raw).", show_default=False
     ),
 ]
 DiskBudget = Annotated[

@@ -57,7 +57,7 @@ def open_library(
     from ragblend.library import layout
     from ragblend.library.library import Library
 
-    recorded = "" if create and not (folder / layout.CATALOGUE).exists() else recorded_model(folder)
+    recorded = "" if create and not (folder / layout.CATALOGUE).exists() else recorded_model(folder, store)
     engine = start_engine(model or recorded, device, dtype, json=json)
     with Library.open(
         folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk, store=store
@@ -65,9 +65,14 @@ def open_library(
         yield opened
 
 
-def recorded_model(folder: Path) -> str:
-    """What the library's model is loaded by; empty for the embedded one. Raises PathNotFoundError, StoreError."""
+def recorded_model(folder: Path, store: StoreSettings | None = None) -> str:
+    """What the library's model is loaded by; empty for the embedded one.
+
+    Raises PathNotFoundError, StoreError, LibraryMismatchError (``store`` has another codec).
+    """
+    from ragblend.config import StoreSettings
     from ragblend.library.library import Library
 
-    with Library.open(folder, create=False, read_only=True) as opened:
+    settings = StoreSettings(codec=store.codec if store else None)
+    with Library.open(folder, create=False, read_only=True, store=settings) as opened:
         return opened.info().model_reference

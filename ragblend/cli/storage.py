@@ -45,6 +45,7 @@ def limits_from(
 
 def store_settings(
     *,
+    codec: str | None = None,
     limits: DiskLimits | None = None,
     encryption_key_file: Path | None = None,
     remote: str | None = None,
@@ -56,6 +57,7 @@ def store_settings(
 
         Cipher.from_file(encryption_key_file)  # refused before a model is loaded
     return StoreSettings(
+        codec=codec,
         disk=limits,
         encryption_key_file=encryption_key_file,
         remote="" if remote == _NONE else remote,

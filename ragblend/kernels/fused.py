@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ragblend.kernels import reference
-from ragblend.kernels.layout import Attention, Rotation, StoredLayer
+from ragblend.kernels.layout import Attention, LayerKV, Rotation
 from ragblend.kernels.quantise import dequantise
 
 # Rows are sorted, so a block of them needs only the keys up to its last row. Small blocks skip more
@@ -23,7 +23,7 @@ deviation = reference.deviation
 
 
 def place_chunks(
-    chunks: Sequence[StoredLayer],
+    chunks: Sequence[LayerKV],
     starts: Sequence[int],
     keys: Tensor,
     values: Tensor,
@@ -48,9 +48,9 @@ def place_chunks(
             keys[:, begin:end] = turned
 
 
-def _runs(chunks: Sequence[StoredLayer], starts: Sequence[int]) -> Iterator[list[tuple[StoredLayer, int]]]:
+def _runs(chunks: Sequence[LayerKV], starts: Sequence[int]) -> Iterator[list[tuple[LayerKV, int]]]:
     """Chunks with their starts, those together that follow one another without a gap."""
-    run: list[tuple[StoredLayer, int]] = []
+    run: list[tuple[LayerKV, int]] = []
     for chunk, start in sorted(zip(chunks, starts, strict=True), key=lambda placed: placed[1]):
         if run and run[-1][1] + run[-1][0].tokens != start:
             yield run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,8 +33,8 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLayer:
-    """One layer of one chunk as it is kept: canonical keys and values, and what they are multiplied with.
+class LayerKV:
+    """One layer of one chunk: canonical keys and values, and what they are multiplied with if they are compact.
 
     Keys are scaled per channel, whose ranges differ much and change little from token to token (before
     rotation, which mixes channels); values per token (Liu et al., "KIVI", arXiv 2402.02750).
@@ -50,12 +51,12 @@ class StoredLayer:
               one i + head_dim / 2                            step and lowest value of each group
     ========  ==============================================  =======================================
 
-    Groups are of ``INT4_GROUP``; the last may be smaller. Tensors are contiguous.
+    Groups are of ``INT4_GROUP``; the last may be smaller. Compact tensors are contiguous.
     """
 
-    codec: Codec
     keys: Tensor
     values: Tensor
+    codec: Codec = "raw"
     key_scales: Tensor | None = None
     value_scales: Tensor | None = None
 
@@ -72,6 +73,16 @@ class StoredLayer:
         return int(self.keys.shape[2]) * (2 if self.codec == "int4" else 1)
 
     @property
-    def nbytes(self) -> int:
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Keys, values and, if they are compact, the scales of keys and of values."""
         tensors = (self.keys, self.values, self.key_scales, self.value_scales)
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        return tuple(tensor for tensor in tensors if tensor is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> LayerKV:
+        """The layer with each of its tensors changed."""
+        keys, values, *scales = map(change, self.tensors)
+        return LayerKV(keys, values, self.codec, *scales)

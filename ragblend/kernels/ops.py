@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ragblend.kernels import fused, reference
 from ragblend.kernels.implementation import Implementation, resolve
-from ragblend.kernels.layout import Attention, Rotation, StoredLayer
+from ragblend.kernels.layout import Attention, LayerKV, Rotation
 
 
 def place_chunks(
-    chunks: Sequence[StoredLayer],
+    chunks: Sequence[LayerKV],
     starts: Sequence[int],
     keys: Tensor,
     values: Tensor,

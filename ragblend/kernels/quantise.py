@@ -10,34 +10,34 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ragblend.errors import ConfigError
-from ragblend.kernels.layout import INT4_GROUP, Codec, StoredLayer
+from ragblend.kernels.layout import INT4_GROUP, Codec, LayerKV
 
 _LARGEST: dict[Codec, float] = {"int8": 127.0, "fp8": 448.0}
 _INT4_STEPS = 15.0
 
 
-def quantise(keys: Tensor, values: Tensor, codec: Codec) -> StoredLayer:
+def quantise(keys: Tensor, values: Tensor, codec: Codec) -> LayerKV:
     """Canonical keys and values, each [kv_heads, tokens, head_dim], in the layout of ``codec``.
 
     Raises ConfigError for numbers that the scales cannot hold (above 65,504 for int4) and, with int4, an
     odd head_dim.
     """
     if codec == "raw":
-        return StoredLayer(codec, keys.contiguous(), values.contiguous())
+        return LayerKV(keys.contiguous(), values.contiguous())
     if codec == "int4":
         return _quantise_int4(keys.float(), values.float())
     key_scales = _scales(keys.float().abs().amax(dim=1), codec)
     value_scales = _scales(values.float().abs().amax(dim=2), codec)
-    return StoredLayer(
-        codec,
+    return LayerKV(
         _round(keys.float(), key_scales[:, None, :], codec),
         _round(values.float(), value_scales[:, :, None], codec),
+        codec,
         key_scales,
         value_scales,
     )
 
 
-def dequantise(stored: StoredLayer) -> tuple[Tensor, Tensor]:
+def dequantise(stored: LayerKV) -> tuple[Tensor, Tensor]:
     """Keys and values [kv_heads, tokens, head_dim] of any codec: raw as they are, else in fp32."""
     if stored.codec == "raw":
         return stored.keys, stored.values
@@ -51,7 +51,18 @@ def dequantise(stored: StoredLayer) -> tuple[Tensor, Tensor]:
     return stored.keys.float() * key_scales.float()[:, None], stored.values.float() * value_scales.float()[..., None]
 
 
-def scales_of(stored: StoredLayer) -> tuple[Tensor, Tensor]:
+def rows_of(layer: LayerKV, rows: slice) -> LayerKV:
+    """Some consecutive tokens of a layer. int4 cut inside its groups comes back as raw, in fp32."""
+    if layer.codec == "int4":
+        layer = LayerKV(*dequantise(layer))
+    keys, values = layer.keys[:, rows], layer.values[:, rows]
+    if layer.codec == "raw":
+        return LayerKV(keys, values)
+    key_scales, value_scales = scales_of(layer)
+    return LayerKV(keys, values, layer.codec, key_scales, value_scales[:, rows]).map(Tensor.contiguous)
+
+
+def scales_of(stored: LayerKV) -> tuple[Tensor, Tensor]:
     """The scales of keys and values. Raises ConfigError where they are missing."""
     if stored.key_scales is None or stored.value_scales is None:
         raise ConfigError(f"a layer stored as {stored.codec} needs the scales of its keys and values")
@@ -69,7 +80,7 @@ def _round(numbers: Tensor, scales: Tensor, codec: Codec) -> Tensor:
     return ratio.round_().to(torch.int8) if codec == "int8" else ratio.to(torch.float8_e4m3fn)
 
 
-def _quantise_int4(keys: Tensor, values: Tensor) -> StoredLayer:
+def _quantise_int4(keys: Tensor, values: Tensor) -> LayerKV:
     tokens, head_dim = keys.shape[1:]
     if head_dim % 2:
         raise ConfigError(f"int4 stores two dimensions in a byte, but the head dimension is {head_dim}: use int8")
@@ -82,7 +93,7 @@ def _quantise_int4(keys: Tensor, values: Tensor) -> StoredLayer:
     ):
         steps = ((numbers - lowest) / step).nan_to_num_(0.0).clamp_(0.0, _INT4_STEPS).round_().to(torch.uint8)
         packed.append(steps[..., : head_dim // 2] | steps[..., head_dim // 2 :] << 4)
-    return StoredLayer("int4", packed[0], packed[1], key_scales, value_scales)
+    return LayerKV(packed[0], packed[1], "int4", key_scales, value_scales)
 
 
 def _group_scales(numbers: Tensor) -> Tensor:

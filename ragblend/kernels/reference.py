@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ragblend.kernels.layout import Attention, Rotation, StoredLayer
+from ragblend.kernels.layout import Attention, LayerKV, Rotation
 from ragblend.kernels.quantise import dequantise
 
 
@@ -28,7 +28,7 @@ def rotate_(keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation) -> None:
 
 
 def place_chunks(
-    chunks: Sequence[StoredLayer],
+    chunks: Sequence[LayerKV],
     starts: Sequence[int],
     keys: Tensor,
     values: Tensor,

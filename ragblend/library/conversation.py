@@ -111,7 +111,8 @@ class ConversationReader:
 
     def _chunk(self, text: str, source: Source) -> Segment:
         token_ids = tuple(self._template.text_ids(text))
-        return Segment("chunk", token_ids, self._engine.chunk_key(self._namespace, token_ids), source)
+        key = self._engine.chunk_key(self._namespace, token_ids, self._store.codec.name)
+        return Segment("chunk", token_ids, key, source)
 
     def _glue(self, text: str) -> Segment:
         return Segment("glue", tuple(self._template.text_ids(text)))

@@ -98,7 +98,8 @@ class Indexer:
         title, chunks = self.chunker.cut(load(path, data))
         if not chunks:
             raise DocumentError(path, "no text besides headings")
-        keys = [self.engine.chunk_key(self.store.key_namespace, chunk.token_ids) for chunk in chunks]
+        codec = self.store.codec.name
+        keys = [self.engine.chunk_key(self.store.key_namespace, chunk.token_ids, codec) for chunk in chunks]
         return _Prepared(path, digest, title, chunks, keys, replaces=known is not None)
 
     def _store(self, batch: Sequence[_Prepared]) -> None:

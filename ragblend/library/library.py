@@ -84,7 +84,8 @@ class Library(Answering):
         self._origin = Origin(catalogue, folder)
         shared = store.shared_namespace
         self._shared = self._open_shared(shared, files, metrics) if shared and shared != namespace else None
-        self.store = open_store(folder, catalogue, namespace, files, store, self._events)
+        codec = self._origin.codec(store.codec)
+        self.store = open_store(folder, catalogue, namespace, files, store, codec, self._events)
         self.store.shared = self._shared.store if self._shared else None
         self._records = Records(catalogue, namespace)
         self._chunk = chunk
@@ -120,13 +121,13 @@ class Library(Answering):
         chunk: how documents are cut from now on (None: as before, 256 tokens at first).
         embedder: None for the embedded one, loaded when it is first needed. reuse: how ``chat`` and
         ``complete`` find chunks in prompts, and what they learn from them.
-        store: budgets, tiers, encryption. metrics: what counts the store's hits, misses and seconds.
+        store: codec, budgets, tiers, encryption. metrics: what counts the store's hits, misses and seconds.
         files: what is done to chunk KV files; another one is of use to tests of failing disks.
 
         A read-only library with limits does note in its files when they were last used.
 
         Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
-        with another model or anchor), StoreError, LibraryBusyError, ConfigError.
+        with another model, anchor or codec), StoreError, LibraryBusyError, ConfigError.
         """
         require(bool(namespace), "the namespace is empty: give it a name")
         require(path is not None or not read_only, "a library without a path is new: it cannot be read-only")
@@ -158,6 +159,7 @@ class Library(Answering):
             if engine is not None:
                 library._origin.require_engine(engine)
                 library.store.require_key()
+                library.store.codec.require_package()
         except BaseException:
             (library or catalogue).close()
             raise
@@ -345,7 +347,7 @@ class Library(Answering):
         return Documents(self._records, self.store, self._retriever, self._bind, self._writing)
 
     def _bind(self, engine: LibraryEngine, embedder: Embedder) -> None:
-        self._origin.bind(engine, embedder, self.chunk.tokens)
+        self._origin.bind(engine, self.store.codec.name, embedder, self.chunk.tokens)
 
     def _open_home(self, owners: ChunkOwners) -> Home:
         if self.engine is None:
@@ -357,7 +359,7 @@ class Library(Answering):
         known = KnownTexts(self._records, self._precomputed) if settings.find else None
         reader = ConversationReader(engine, self.store, self.store.key_namespace, known)
         lock = self.store.exclusive
-        bind = partial(self._origin.bind_engine, engine)
+        bind = partial(self._origin.bind_engine, engine, self.store.codec.name)
         precomputer = Precomputer(self._records, self._precomputed, self.store, engine, lock, bind)
         return Reuse(reader, precomputer, settings, self._events, read_only=self.read_only)
 

@@ -1,6 +1,6 @@
 """What a library was made with, and the refusal to mix it with anything else.
 
-The rule: a library with documents or texts belongs to one model (by its identity) and one anchor,
+The rule: a library with documents or texts belongs to one model (by its identity), one anchor and one codec,
 one with documents to one embedder too, because its KV and vectors are of no use to others. An empty
 library belongs to nothing. The question's wording and the size of chunks may change at any time.
 """
@@ -33,10 +33,20 @@ class Origin:
     def read(self, name: str) -> str:
         return self.catalogue.setting(name) or ""
 
-    def bind(self, engine: LibraryEngine, embedder: Embedder, chunk_tokens: int) -> None:
+    def codec(self, wanted: str | None) -> str:
+        """What the library's KV is kept as; what is wanted, where it holds none. Raises LibraryMismatchError."""
+        recorded = self.read("codec") or "raw"
+        if wanted in (None, recorded) or not self._is_used():
+            return wanted or recorded
+        raise LibraryMismatchError(
+            f"{self.folder} keeps its KV as {recorded}, not as {wanted}: "
+            f"leave the codec out, or index the documents again into a new folder"
+        )
+
+    def bind(self, engine: LibraryEngine, codec: str, embedder: Embedder, chunk_tokens: int) -> None:
         """Make the library one of ``engine`` and ``embedder``. Raises LibraryMismatchError if it is another's."""
         with self.catalogue.transaction():
-            self.bind_engine(engine)
+            self.bind_engine(engine, codec)
             self.require_embedder(embedder)
             made_with = {
                 "embedder": embedder.name,
@@ -45,11 +55,12 @@ class Origin:
             }
             self.catalogue.set(made_with)
 
-    def bind_engine(self, engine: LibraryEngine) -> None:
-        """Make the library one of ``engine``. Raises LibraryMismatchError if it is another's."""
+    def bind_engine(self, engine: LibraryEngine, codec: str) -> None:
+        """Make the library one of ``engine``, with KV in ``codec``. Raises LibraryMismatchError if it is another's."""
         with self.catalogue.transaction():
             self.require_engine(engine)
             made_with = {
+                "codec": self.codec(codec),
                 "model": engine.name,
                 "model_reference": engine.reference,
                 "identity": engine.identity.digest(),
@@ -59,7 +70,7 @@ class Origin:
 
     def require_engine(self, engine: LibraryEngine) -> None:
         """Raise LibraryMismatchError if documents or texts have their KV from another model or anchor."""
-        if not self._holds("documents") and not self._holds("precomputed"):
+        if not self._is_used():
             return
         model = self.read("model")
         if self.read("identity") != engine.identity.digest():
@@ -85,6 +96,9 @@ class Origin:
     def index_stamp(self, namespace: str) -> str:
         """What a namespace's search index has to belong to."""
         return digest_fields(self.read("library"), self.read("embedder_digest"), namespace)
+
+    def _is_used(self) -> bool:
+        return self._holds("documents") or self._holds("precomputed")
 
     def _holds(self, table: str) -> bool:
         return bool(self.catalogue.rows(f"SELECT 1 FROM {table} LIMIT 1"))

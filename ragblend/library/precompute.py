@@ -92,7 +92,8 @@ class Precomputer:
             token_ids = tuple(self.engine.template.text_ids(text))
             room = self.engine.context_length - len(self.engine.anchor_ids)
             if LEAST_TOKENS <= len(token_ids) <= room:
-                return Text(text, token_ids, self.engine.chunk_key(self.store.key_namespace, token_ids))
+                key = self.engine.chunk_key(self.store.key_namespace, token_ids, self.store.codec.name)
+                return Text(text, token_ids, key)
             few = f"texts of fewer than {LEAST_TOKENS} are computed in place"
             bound = few if len(token_ids) < LEAST_TOKENS else f"the context has room for {room:,}"
             reason = f"{len(token_ids):,} tokens: {bound}"

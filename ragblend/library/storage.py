@@ -30,7 +30,13 @@ _TOTAL = "total_disk_budget"
 
 
 def open_store(
-    folder: Path, catalogue: Catalogue, namespace: str, files: Files, settings: StoreSettings, events: StoreEvents
+    folder: Path,
+    catalogue: Catalogue,
+    namespace: str,
+    files: Files,
+    settings: StoreSettings,
+    codec: str,
+    events: StoreEvents,
 ) -> TieredStore:
     """The store of one namespace. Raises ConfigError, PathNotFoundError (the key file), StoreError (another key)."""
     cipher = _cipher(folder, settings)
@@ -52,6 +58,7 @@ def open_store(
             timeout_s=settings.remote_timeout_s,
             tries=settings.remote_tries,
             cipher=cipher,
+            codec=codec,
             events=events,
         )
     shared = settings.shared_namespace
@@ -63,6 +70,7 @@ def open_store(
         files,
         limits=limits,
         cipher=cipher,
+        codec=codec,
         events=events,
         memory=memory,
         remote=remote,
@@ -89,6 +97,7 @@ def open_shelf(store: TieredStore) -> Shelf:
 def store_info(store: TieredStore) -> StoreInfo:
     limits = store.room.limits
     return StoreInfo(
+        codec=store.codec.name,
         disk_bytes=bytes_below((store.folder, store.quarantine)),
         disk_budget=limits.budget,
         total_disk_bytes=bytes_below((store.folder.parent, store.quarantine.parent)),

@@ -90,7 +90,7 @@ class Texts:
         remaining = iter(texts)
         with self._writing():
             while batch := list(islice(remaining, _BATCH_TEXTS)):
-                changed += self._add(engine, [_Prepared.of(text, engine, self._store.key_namespace) for text in batch])
+                changed += self._add(engine, [_Prepared.of(text, engine, self._store) for text in batch])
             self._retriever.save()
         return changed
 
@@ -158,7 +158,7 @@ class _Prepared:
     digest: str
 
     @classmethod
-    def of(cls, document: TextDocument, engine: LibraryEngine, namespace: str) -> _Prepared:
+    def of(cls, document: TextDocument, engine: LibraryEngine, store: DiskStore) -> _Prepared:
         require(bool(document.id), "a text has an empty id: give it one")
         require(bool(document.text.strip()), f"text {document.id!r} is empty: leave it out")
         token_ids = engine.template.bare_ids(document.text)
@@ -173,7 +173,8 @@ class _Prepared:
             raise ConfigError(f"metadata of text {document.id!r} are no JSON ({error}): use plain values") from error
         vector = b"" if document.embedding is None else unit_vector(document.embedding).tobytes()
         digest = digest_fields("text", document.text, metadata, vector)
-        return cls(document, token_ids, engine.chunk_key(namespace, token_ids), metadata, digest)
+        key = engine.chunk_key(store.key_namespace, token_ids, store.codec.name)
+        return cls(document, token_ids, key, metadata, digest)
 
 
 def unit_vector(values: Sequence[float] | Vectors) -> Vectors:

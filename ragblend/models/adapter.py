@@ -17,11 +17,11 @@ from transformers.cache_utils import Cache
 
 from ragblend.errors import UnsupportedModelError
 from ragblend.kernels.implementation import Implementation, resolve
+from ragblend.kernels.layout import LayerKV
 from ragblend.models import attention, refusal
 from ragblend.models.canvas import Canvas, LayerShape
 from ragblend.models.rope import PROBE_POSITIONS, LayerRotation, RotaryGeometry, explain_keys
 from ragblend.models.rows import RowRun
-from ragblend.store.base import LayerKV
 
 
 class _StopForward(Exception):

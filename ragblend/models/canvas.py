@@ -16,8 +16,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ragblend.kernels import ops
 from ragblend.kernels.implementation import Implementation
+from ragblend.kernels.layout import LayerKV
 from ragblend.models.rows import RowRun
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.base import ChunkKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Canvas(Cache):
         """
         rows = slice(start, start + len(token_ids))
         layers = (
-            LayerKV(*(part[0, :, rows].to("cpu", copy=True).contiguous() for part in (layer.keys, layer.values)))
+            LayerKV(layer.keys, layer.values).map(lambda part: part[0, :, rows].to("cpu", copy=True).contiguous())
             for layer in self.canvas_layers
         )
         return ChunkKV(token_ids, tuple(layers))

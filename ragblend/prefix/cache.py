@@ -16,7 +16,7 @@ from ragblend.prefix.run import Path, Piece, Run, path_of
 from ragblend.prefix.shelf import Shelf, file_bytes
 from ragblend.prefix.statistics import CacheStatistics, Counters, HourlyUse, PrefixUse, total
 from ragblend.store.base import ChunkKV, KVReader, MissCause
-from ragblend.store.format import is_finite
+from ragblend.store.codecs import is_finite
 from ragblend.store.key import token_bytes
 from ragblend.store.memory import MemoryReader
 
@@ -254,7 +254,7 @@ class PrefixCache:
         self._order += 1
         run.order = self._order
         kv = take(run.start, run.token_ids)
-        if not all(is_finite(layer.keys) and is_finite(layer.values) for layer in kv.layers):
+        if not all(map(is_finite, kv.layers)):
             return False
         if self._make_room(kv.nbytes):
             run.kv = kv

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ragblend.kernels.layout import LayerKV
+from ragblend.kernels.quantise import rows_of
 from ragblend.prefix.chain import Blend
-from ragblend.store.base import ChunkKV, KVReader, LayerKV, WrappedReader
+from ragblend.store.base import ChunkKV, KVReader, WrappedReader
 from ragblend.store.key import digest_fields, token_bytes
 
 # Blocks of one run at most: little enough to evict finely, enough that a long prefix is a few files.
@@ -153,5 +155,4 @@ class PartReader(WrappedReader):
         return self._rows.stop - self._rows.start
 
     def layer(self, index: int) -> LayerKV:
-        layer = super().layer(index)
-        return LayerKV(layer.keys[:, self._rows], layer.values[:, self._rows])
+        return rows_of(super().layer(index), self._rows)

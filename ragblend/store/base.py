@@ -11,25 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-from torch import Tensor
+from ragblend.kernels.layout import LayerKV
+from ragblend.kernels.quantise import rows_of
+from ragblend.store.codecs import StoreCodec
 
 MissCause = Literal["missing", "corrupt", "stale", "alloc", "expired", "remote"]
 """Why an entry was not served: not there, damaged, whole but not what was asked for, no memory or file
 handle left to read it with, not used for its time to live, or a remote tier that failed."""
 
 EvictionReason = Literal["budget", "expired"]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerKV:
-    """One layer of one chunk: canonical keys and values, each [kv_heads, tokens, head_dim]."""
-
-    keys: Tensor
-    values: Tensor
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +35,7 @@ class ChunkKV:
 
     def first(self, tokens: int) -> ChunkKV:
         """The KV of the first ``tokens`` rows, on the same memory."""
-        layers = (LayerKV(layer.keys[:, :tokens], layer.values[:, :tokens]) for layer in self.layers)
-        return ChunkKV(self.token_ids[:tokens], tuple(layers))
+        return ChunkKV(self.token_ids[:tokens], tuple(rows_of(layer, slice(tokens)) for layer in self.layers))
 
     @property
     def nbytes(self) -> int:
@@ -139,14 +128,18 @@ class KVStore(ABC):
     Any doubt about an entry is a miss, never an error: ``open`` returns None for it. ``misses``
     counts them by cause. Stores are safe to share between threads.
 
+    codec: what entries that are put are kept as, one of ``config.CODECS``. Keys should hold it too, so that a store
+    which is shared never gives an entry of another one.
+
     An entry with an open reader is pinned: a store that evicts leaves it alone. ``ragblend.testing``
     has the tests that every store passes.
     """
 
     tier: ClassVar[str] = "store"
 
-    def __init__(self, events: StoreEvents | None = None) -> None:
+    def __init__(self, events: StoreEvents | None = None, codec: str = "raw") -> None:
         self.events = events or StoreEvents()
+        self.codec = StoreCodec.named(codec)
         self.misses: Counter[MissCause] = Counter()
         self._pins: Counter[str] = Counter()
         self._counting = threading.Lock()

@@ -77,10 +77,11 @@ class DiskStore(KVStore):
         *,
         limits: DiskLimits | None = None,
         cipher: Cipher | None = None,
+        codec: str = "raw",
         events: StoreEvents | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(events)
+        super().__init__(events, codec)
         self.files = files
         self.root = root
         self.namespace = namespace
@@ -116,12 +117,12 @@ class DiskStore(KVStore):
     def write_blob(self, key: str, kv: ChunkKV) -> Entry:
         """Write an entry's file durably, without a row: it is served once ``record`` is committed.
 
-        Raises StoreFullError, StoreError; ConfigError for NaN or Inf.
+        Raises StoreFullError, StoreError; ConfigError for NaN or Inf, and for what the codec cannot hold.
         """
         self._require_writable()
         self.require_key()
         path = self._path(key)
-        pieces = encode_chunk(key, kv)
+        pieces = encode_chunk(key, kv, self.codec)
         if self.cipher is not None:
             pieces = [*self.cipher.seal(key, pieces)]
         nbytes = sum(len(piece) for piece in pieces)

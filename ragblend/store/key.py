@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-FORMAT_VERSION = 1
+# Of the fields below. Which version a file has is no part of it: that follows from the codec, which is.
+KEY_VERSION = 1
 
 
 def digest_fields(*fields: bytes | str) -> str:
@@ -52,7 +53,7 @@ def entry_key(
 ) -> str:
     """Key of a chunk's KV (hex SHA-256): the design's identity, field by field."""
     return digest_fields(
-        str(FORMAT_VERSION),
+        str(KEY_VERSION),
         namespace,
         *astuple(identity),
         token_bytes(anchor_ids),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from ragblend.config import require
-from ragblend.errors import ConfigError, StoreError, StoreFullError
-from ragblend.store.base import ChunkKV, EvictionReason, KVStore, LayerKV, MissCause, StoreEvents
+from ragblend.errors import StoreError, StoreFullError
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import ChunkKV, EvictionReason, KVStore, MissCause, StoreEvents
 from ragblend.store.eviction import Candidate, victims
-from ragblend.store.format import is_finite
 
 
 class MemoryReader:
@@ -47,7 +49,8 @@ class MemoryStore(KVStore):
     low_watermark: share of the budget down to which eviction goes. ttl_s: seconds after its last use at which an
     entry expires, None for never. clock: any seconds.
 
-    Entries keep their tensors' types. An entry for which pinned ones leave no room raises StoreFullError.
+    Entries keep their tensors' types, and what is compact stays so. An entry for which pinned ones leave no room
+    raises StoreFullError.
     """
 
     tier = "memory"
@@ -58,10 +61,11 @@ class MemoryStore(KVStore):
         *,
         low_watermark: float = 1.0,
         ttl_s: float | None = None,
+        codec: str = "raw",
         events: StoreEvents | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(events)
+        super().__init__(events, codec)
         require(budget_bytes > 0, f"the memory budget must be positive, got {budget_bytes} bytes")
         require(0.0 < low_watermark <= 1.0, f"the low watermark must be above 0 and at most 1, got {low_watermark}")
         require(ttl_s is None or ttl_s > 0, f"the time to live must be positive, got {ttl_s} seconds")
@@ -79,13 +83,16 @@ class MemoryStore(KVStore):
             return key in self._opened()
 
     def put(self, key: str, kv: ChunkKV) -> int:
-        if kv.nbytes > self.budget_bytes:
-            raise StoreFullError(f"an entry of {kv.nbytes:,} bytes exceeds the memory budget of {self.budget_bytes:,}")
         with self._lock:
             existing = self._opened().get(key)
         if existing is not None:
             return existing.kv.nbytes
-        copy = _private_copy(kv)
+        layers = [self.codec.compact(layer, f"layer {index}") for index, layer in enumerate(kv.layers)]
+        kv = replace(kv, layers=tuple(layers))
+        if kv.nbytes > self.budget_bytes:
+            raise StoreFullError(f"an entry of {kv.nbytes:,} bytes exceeds the memory budget of {self.budget_bytes:,}")
+        # An entry neither changes with nor keeps alive the batch it was cut from.
+        copy = replace(kv, layers=tuple(layer.map(_private_copy) for layer in layers))
         with self._lock:
             entries = self._opened()
             if key not in entries:
@@ -160,12 +167,5 @@ class MemoryStore(KVStore):
         return self._entries
 
 
-def _private_copy(kv: ChunkKV) -> ChunkKV:
-    """A copy of its own, so that an entry neither changes with nor keeps alive the batch it was cut from."""
-    layers = []
-    for index, layer in enumerate(kv.layers):
-        keys, values = (tensor.detach().to("cpu", copy=True).contiguous() for tensor in (layer.keys, layer.values))
-        if not (is_finite(keys) and is_finite(values)):
-            raise ConfigError(f"layer {index}: the model computed NaN or Inf for a chunk; use another dtype (float32)")
-        layers.append(LayerKV(keys, values))
-    return ChunkKV(kv.token_ids, tuple(layers), kv.seconds)
+def _private_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()

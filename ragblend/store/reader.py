@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ragblend.errors import CorruptEntryError
-from ragblend.store.base import LayerKV
-from ragblend.store.format import DTYPES, MAX_HEADER_BYTES, Span, checksum, decode_header, is_finite
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.codecs import is_finite
+from ragblend.store.format import MAX_HEADER_BYTES, Span, checksum, decode_header
 from ragblend.store.source import ByteSource
 
 
@@ -25,7 +26,8 @@ class ChunkReader:
             if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, source.nbytes - 8):
                 raise CorruptEntryError(f"{source.name}: the header's length is damaged")
             self._layout = decode_header(key, bytes(source.read(8, header_bytes)), source.nbytes)
-            self.token_ids = tuple(self._read_tensor(self._layout.token_ids).view(torch.int32).tolist())
+            token_ids = torch.frombuffer(self._read(self._layout.token_ids), dtype=torch.int32)
+            self.token_ids = tuple(token_ids.tolist())
         except BaseException:
             source.close()
             raise
@@ -39,21 +41,22 @@ class ChunkReader:
         return len(self._layout.layers)
 
     def layer(self, index: int) -> LayerKV:
-        """Read one layer with one contiguous read, into memory of its own.
+        """Read one layer with one contiguous read, into memory of its own. A compact one stays compact.
 
         Raises CorruptEntryError when the bytes are not what was written, EntryAllocationError.
         """
         span = self._layout.layers[index]
-        tensor = self._read_tensor(span).view(DTYPES[span.dtype]).view(span.shape)
-        if not is_finite(tensor):
-            raise CorruptEntryError(f"{self._source.name}: {span.name} holds NaN or Inf")
-        return LayerKV(tensor[0], tensor[1])
+        name = f"{self._source.name}: {span.name}"
+        layer = self._layout.codec.unpack(name, self._read(span), span.dtype, span.shape)
+        if not is_finite(layer):
+            raise CorruptEntryError(f"{name} holds NaN or Inf")
+        return layer
 
     def close(self) -> None:
         self._source.close()
 
-    def _read_tensor(self, span: Span) -> torch.Tensor:
+    def _read(self, span: Span) -> memoryview:
         data = self._source.read(span.begin, span.nbytes)
-        if checksum(self.key, span.name, span.dtype, span.shape, [data]) != span.checksum:
+        if checksum(self.key, span.name, span.label, [data]) != span.checksum:
             raise CorruptEntryError(f"{self._source.name}: {span.name} does not match its checksum")
-        return torch.frombuffer(data, dtype=torch.uint8)
+        return data

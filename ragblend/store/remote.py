@@ -59,10 +59,11 @@ class RemoteStore(KVStore):
         tries: int = 3,
         pause_s: float = 30.0,
         cipher: Cipher | None = None,
+        codec: str = "raw",
         events: StoreEvents | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(events)
+        super().__init__(events, codec)
         require(timeout_s > 0, f"the remote timeout must be positive, got {timeout_s} seconds")
         require(tries >= 1, f"a remote operation is tried at least once, got {tries}")
         require(pause_s >= 0, f"the pause after a remote failure must not be negative, got {pause_s} seconds")
@@ -90,7 +91,7 @@ class RemoteStore(KVStore):
             return False
 
     def put(self, key: str, kv: ChunkKV) -> int:
-        pieces = encode_chunk(key, kv)
+        pieces = encode_chunk(key, kv, self.codec)
         data = b"".join(pieces if self.cipher is None else self.cipher.seal(key, pieces))
         size = self._size(key)
         return self.put_blob(key, data) if size is None else size

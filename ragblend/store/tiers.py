@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ragblend.errors import StoreError
-from ragblend.store.base import ChunkKV, KVReader, LayerKV, MissCause, WrappedReader, read_whole
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import ChunkKV, KVReader, MissCause, WrappedReader, read_whole
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore, Entry
 from ragblend.store.memory import MemoryReader, MemoryStore

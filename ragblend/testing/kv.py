@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ragblend.store.base import ChunkKV, KVReader, LayerKV
+from ragblend.kernels.layout import LayerKV
+from ragblend.kernels.quantise import quantise
+from ragblend.store.base import ChunkKV, KVReader
 from ragblend.store.key import digest_fields
 
 
@@ -31,8 +33,18 @@ def numbered_key(number: int = 0) -> str:
 
 
 def same_kv(reader: KVReader, kv: ChunkKV) -> bool:
-    """Whether every layer that ``reader`` gives is bit for bit the one in ``kv``."""
+    """Whether every layer that ``reader`` gives is bit for bit the one in ``kv``, in the codec that it is kept in."""
     return reader.layer_count == len(kv.layers) and all(
-        torch.equal(found.keys, layer.keys) and torch.equal(found.values, layer.values)
-        for found, layer in ((reader.layer(index), layer) for index, layer in enumerate(kv.layers))
+        same_layer(reader.layer(index), layer) for index, layer in enumerate(kv.layers)
     )
+
+
+def same_layer(found: LayerKV, computed: LayerKV) -> bool:
+    """Whether ``found`` is bit for bit what its codec makes of ``computed``."""
+    expected = quantise(computed.keys, computed.values, found.codec)
+    pairs = zip(found.tensors, expected.tensors, strict=True)
+    return all(one.dtype == other.dtype and torch.equal(_bits(one), _bits(other)) for one, other in pairs)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ragblend.kernels.layout import LayerKV
 from ragblend.library.chunking import Chunk
 from ragblend.library.library import Library
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.base import ChunkKV
 from ragblend.store.key import digest_fields
 
 LAYERS, HEADS, HEAD_DIM = 30, 3, 64

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragblend.errors import ConfigError
-from ragblend.kernels.layout import INT4_GROUP, StoredLayer
+from ragblend.kernels.layout import INT4_GROUP, LayerKV
 from ragblend.kernels.quantise import dequantise, quantise
 from tests.kernels.cases import CODECS
 
@@ -81,4 +81,4 @@ def test_what_scales_cannot_hold_is_refused():
 
 def test_a_layer_without_its_scales_is_refused():
     with pytest.raises(ConfigError, match="needs the scales"):
-        dequantise(StoredLayer("int8", torch.ones(1, 2, 4), torch.ones(1, 2, 4)))
+        dequantise(LayerKV(torch.ones(1, 2, 4), torch.ones(1, 2, 4), "int8"))

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from ragblend.errors import ConfigError, LibraryError, StoreError
+from ragblend.kernels.layout import LayerKV
 from ragblend.library.audit import deviating_entries
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.store.base import ChunkKV
 from ragblend.store.memory import MemoryStore
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import ChunkKV
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
 
@@ -62,7 +63,7 @@ HOSTILE: dict[str, bytes] = {
     "shape-of-floats": edited(lambda f: f["layer.00000"].update(shape=[2.0, 1.0, 2.0, 2.0])),
     "type-of-objects": edited(lambda f: f["layer.00000"].update(dtype="O")),
     "another-key": entry(key=digest_fields("another")),
-    "another-version": edited(lambda f: f["__metadata__"].update(version="2")),
+    "another-version": edited(lambda f: f["__metadata__"].update(version="3")),
     "another-entry-renamed": edited(checksums_of(entry(2.0, digest_fields("another"))), entry(2.0)[BEGIN:]),
     "layers-exchanged": with_header(HEADER, DATA[:8] + DATA[40:] + DATA[8:40]),
     "bytes-behind-the-end": SOUND + b"\0",

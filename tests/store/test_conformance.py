@@ -36,6 +36,31 @@ class TestEncryptedDiskWithLimits(StoreConformance):
         return DiskStore(tmp_path, catalogue, limits=limits, cipher=CIPHER)
 
 
+class TestInt4Memory(StoreConformance):
+    @pytest.fixture
+    def store(self) -> MemoryStore:
+        return MemoryStore(1_000_000, codec="int4")
+
+
+class TestCompressedDisk(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path, catalogue) -> DiskStore:
+        return DiskStore(tmp_path, catalogue, codec="raw+zstd")
+
+
+class TestInt8EncryptedDisk(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path, catalogue) -> DiskStore:
+        return DiskStore(tmp_path, catalogue, codec="int8+zstd", cipher=CIPHER)
+
+
+class TestFp8Tiers(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path, catalogue) -> TieredStore:
+        remote = RemoteStore(f"file://{tmp_path}/remote", "default", codec="fp8")
+        return TieredStore(tmp_path, catalogue, codec="fp8", memory=MemoryStore(1_000_000), remote=remote)
+
+
 class TestRemoteMemory(StoreConformance):
     @pytest.fixture
     def store(self) -> RemoteStore:

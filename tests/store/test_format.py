@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from ragblend.errors import ConfigError, CorruptEntryError, StoreError
-from ragblend.store.base import ChunkKV, LayerKV
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import ChunkKV
+from ragblend.store.codecs import StoreCodec
 from ragblend.store.format import MAX_HEADER_BYTES, StaleEntryError, decode_header, encode_chunk, layer_name
 from ragblend.store.reader import ChunkReader
 from ragblend.store.source import FileSource
+from ragblend.testing.kv import same_layer
 
 
 @pytest.fixture
@@ -32,8 +35,18 @@ def key(make_key):
     return make_key()
 
 
+@pytest.fixture(params=["raw", "int8", "int4+zstd"])
+def codec(request) -> StoreCodec:
+    return StoreCodec.named(request.param)
+
+
 @pytest.fixture
-def blob(key, kv) -> bytes:
+def blob(key, kv, codec) -> bytes:
+    return b"".join(encode_chunk(key, kv, codec))
+
+
+@pytest.fixture
+def raw_blob(key, kv) -> bytes:
     return b"".join(encode_chunk(key, kv))
 
 
@@ -72,9 +85,9 @@ def edited(blob: bytes, edit) -> bytes:
     return with_header(blob, json.dumps(fields).encode())
 
 
-def test_safetensors_reads_the_file(blob, kv, key, tmp_path):
+def test_safetensors_reads_the_file(raw_blob, kv, key, tmp_path):
     path = tmp_path / "entry.safetensors"
-    path.write_bytes(blob)
+    path.write_bytes(raw_blob)
     with safe_open(path, "pt") as opened:
         assert opened.metadata()["key"] == key
         assert opened.get_tensor("token_ids").tolist() == list(kv.token_ids)
@@ -82,19 +95,25 @@ def test_safetensors_reads_the_file(blob, kv, key, tmp_path):
             assert torch.equal(opened.get_tensor(layer_name(index)), torch.stack([layer.keys, layer.values]))
 
 
-def test_a_layer_is_one_contiguous_range_and_the_layers_follow_each_other(blob, kv, key):
+def test_safetensors_reads_the_bytes_of_a_compact_one(blob, kv, codec, tmp_path):
+    path = tmp_path / "entry.safetensors"
+    path.write_bytes(blob)
+    with safe_open(path, "pt") as opened:
+        stored = opened.get_tensor(layer_name(0)).view(torch.uint8).flatten().numpy().tobytes()
+    assert stored == b"".join(codec.pack(codec.compact(kv.layers[0], "")))
+
+
+def test_a_layer_is_one_contiguous_range_and_the_layers_follow_each_other(blob, kv, key, codec):
     layout = decode_header(key, blob[8 : 8 + header_length(blob)], len(blob))
     ends = [span.begin + span.nbytes for span in (layout.token_ids, *layout.layers)]
     assert [span.begin for span in layout.layers] == ends[:-1]
     assert ends[-1] == len(blob)
     first = layout.layers[0]
-    assert blob[first.begin : first.begin + first.nbytes] == b"".join(
-        tensor.view(torch.uint8).numpy().tobytes() for tensor in (kv.layers[0].keys, kv.layers[0].values)
-    )
+    assert blob[first.begin : first.begin + first.nbytes] == b"".join(codec.pack(codec.compact(kv.layers[0], "")))
 
 
 def test_the_intact_file_is_read(blob, read, kv):
-    assert all(torch.equal(found.keys, layer.keys) for found, layer in zip(read(blob), kv.layers, strict=True))
+    assert all(same_layer(found, layer) for found, layer in zip(read(blob), kv.layers, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -199,8 +218,13 @@ def test_a_header_larger_than_the_cap(blob, read):
         lambda fields: fields["__metadata__"].update(
             {"layer.00001": fields["__metadata__"]["layer.00000"], "layer.00000": fields["__metadata__"]["layer.00001"]}
         ),
-        lambda fields: fields["__metadata__"].update(version="2"),
+        lambda fields: fields["__metadata__"].update(version="3"),
         lambda fields: fields["__metadata__"].update(key="0" * 64),
+        lambda fields: fields["__metadata__"].update(version={"1": "2", "2": "1"}[fields["__metadata__"]["version"]]),
+        lambda fields: fields["__metadata__"].update(codec="fp8"),
+        lambda fields: fields["__metadata__"].update(codec="raw"),
+        lambda fields: fields["__metadata__"].update(codec=["int8"]),
+        lambda fields: fields["__metadata__"].update(codec=fields["__metadata__"].get("codec", "int8") + "+zstd"),
     ],
 )
 def test_a_header_that_says_anything_else(blob, read, edit):
@@ -208,7 +232,7 @@ def test_a_header_that_says_anything_else(blob, read, edit):
         read(edited(blob, edit))
 
 
-@pytest.mark.parametrize("change", [{"version": "2"}, {"key": "0" * 64}], ids=str)
+@pytest.mark.parametrize("change", [{"version": "3"}, {"key": "0" * 64}], ids=str)
 def test_another_version_or_key_is_stale(blob, read, change):
     with pytest.raises(StaleEntryError):
         read(edited(blob, lambda fields: fields["__metadata__"].update(change)))
@@ -250,8 +274,8 @@ def test_layers_swapped_within_a_file(blob, read, key):
         read(blob[:begin] + second + first + blob[begin + len(first) + len(second) :])
 
 
-def test_the_layers_of_another_entry_under_this_key(blob, read, make_kv, make_key, key):
-    foreign = b"".join(encode_chunk(make_key(1), make_kv(1)))
+def test_the_layers_of_another_entry_under_this_key(read, make_kv, make_key, key, codec):
+    foreign = b"".join(encode_chunk(make_key(1), make_kv(1), codec))
     renamed = edited(foreign, lambda fields: fields["__metadata__"].update(key=key))
     with pytest.raises(CorruptEntryError, match="token_ids does not match"):
         read(renamed)
@@ -260,7 +284,7 @@ def test_the_layers_of_another_entry_under_this_key(blob, read, make_kv, make_ke
 def test_nan_with_a_valid_checksum_is_not_handed_out(read, key, kv, monkeypatch):
     kv.layers[1].values[0, 0, 0] = torch.nan
     with monkeypatch.context() as patched:
-        patched.setattr("ragblend.store.format.is_finite", lambda tensor: True)
+        patched.setattr("ragblend.store.codecs.is_finite", lambda layer: True)
         data = b"".join(encode_chunk(key, kv))
     with pytest.raises(CorruptEntryError, match="NaN or Inf"):
         read(data)
@@ -281,11 +305,11 @@ def test_any_header_is_refused_in_the_same_way(header, size):
 
 
 @settings(max_examples=200, deadline=None)
-@given(data=st.data(), value=JSON)
-def test_any_field_replaced_by_anything_is_refused(data, value):
+@given(data=st.data(), value=JSON, codec=st.sampled_from(["raw", "int8", "fp8+zstd"]))
+def test_any_field_replaced_by_anything_is_refused(data, value, codec):
     """One field of a valid header, at any depth, becomes an arbitrary JSON value."""
     kv = ChunkKV((1, 2), (LayerKV(torch.ones(1, 2, 2), torch.ones(1, 2, 2)),))
-    blob = b"".join(encode_chunk("0" * 64, kv))
+    blob = b"".join(encode_chunk("0" * 64, kv, StoreCodec.named(codec)))
     header = json.loads(blob[8 : 8 + header_length(blob)])
     fields = header
     while True:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ragblend.store.key import FORMAT_VERSION, ModelIdentity, digest_fields, entry_key, token_bytes
+from ragblend.store.key import KEY_VERSION, ModelIdentity, digest_fields, entry_key, token_bytes
 
 IDENTITY = ModelIdentity(*(f"the {field.name}" for field in fields(ModelIdentity)))
 PARTS = {"namespace": "a", "identity": IDENTITY, "anchor_ids": (1, 2), "token_ids": (3, 4), "codec": "raw"}
@@ -32,7 +32,7 @@ def test_every_other_part_counts(change):
 
 def test_the_format_version_counts(monkeypatch):
     before = entry_key(**PARTS)
-    monkeypatch.setattr("ragblend.store.key.FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr("ragblend.store.key.KEY_VERSION", KEY_VERSION + 1)
     assert entry_key(**PARTS) != before
 
 

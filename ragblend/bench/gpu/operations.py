@@ -11,7 +11,7 @@ from torch import Tensor
 from ragblend.bench.gpu.shapes import ModelShape
 from ragblend.kernels import ops
 from ragblend.kernels.implementation import Implementation
-from ragblend.kernels.layout import Attention, Codec, StoredLayer
+from ragblend.kernels.layout import Attention, Codec, LayerKV
 from ragblend.kernels.quantise import quantise
 
 CHUNK_TOKENS = 512
@@ -78,7 +78,7 @@ def operations(layer: Layer) -> Iterator[Operation]:
 def placing(layer: Layer, codec: Codec) -> Operation:
     shape = layer.shape
     kv_heads, head_dim, pairs = shape.kv_heads, shape.head_dim, shape.head_dim // 2
-    chunks: list[StoredLayer] = []
+    chunks: list[LayerKV] = []
     for start in range(0, layer.context, CHUNK_TOKENS):
         tokens = min(CHUNK_TOKENS, layer.context - start)
         keys, values = layer.normal(kv_heads, tokens, head_dim), layer.normal(kv_heads, tokens, head_dim)

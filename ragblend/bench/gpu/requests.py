@@ -20,9 +20,10 @@ from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
 from ragblend.kernels.implementation import Implementation
+from ragblend.kernels.layout import LayerKV
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
-from ragblend.store.base import ChunkKV, KVReader, KVStore, LayerKV
+from ragblend.store.base import ChunkKV, KVReader, KVStore
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.memory import MemoryReader

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ragblend.errors import ConfigError
-from ragblend.kernels.layout import INT4_GROUP, Rotation, StoredLayer
+from ragblend.kernels.layout import INT4_GROUP, LayerKV, Rotation
 from ragblend.kernels.quantise import scales_of
 from ragblend.kernels.triton.target import launch, options
 
@@ -20,7 +20,7 @@ _ALIGNED_BYTES = 16  # of the widest load
 
 
 def place_chunks(
-    chunks: Sequence[StoredLayer],
+    chunks: Sequence[LayerKV],
     starts: Sequence[int],
     keys: Tensor,
     values: Tensor,
@@ -36,7 +36,7 @@ def place_chunks(
 
 
 def _place(
-    placed: Sequence[tuple[StoredLayer, int]],
+    placed: Sequence[tuple[LayerKV, int]],
     keys: Tensor,
     values: Tensor,
     cos: Tensor,
@@ -80,7 +80,7 @@ def _place(
     )
 
 
-def _describe(chunk: StoredLayer, start: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
+def _describe(chunk: LayerKV, start: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
     """A chunk as a row of the kernel's table: four addresses, tokens, first position."""
     tensors = [chunk.keys, chunk.values]
     if chunk.codec == "raw":

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragblend.errors import ConfigError
 from ragblend.kernels import ops, reference
-from ragblend.kernels.layout import StoredLayer
+from ragblend.kernels.layout import LayerKV
 from ragblend.kernels.quantise import quantise
 from tests.kernels.cases import CODECS, ROTATIONS, placed
 
@@ -55,7 +55,7 @@ def test_every_number_of_fp8_is_read():
     bits = torch.arange(256, dtype=torch.uint8)
     numbers = bits[(bits & 0x7F) != 0x7F].view(torch.float8_e4m3fn)[None, None].repeat(2, 1, 1)
     ones = torch.ones(2, 254, dtype=torch.float16), torch.ones(2, 1, dtype=torch.float16)
-    chunk = StoredLayer("fp8", numbers, numbers, *ones)
+    chunk = LayerKV(numbers, numbers, "fp8", *ones)
     keys, values = torch.empty(2, 1, 254), torch.empty(2, 1, 254)
     ops.place_chunks([chunk], [0], keys, values, torch.empty(0), torch.empty(0), 0, "none", impl="triton")
     assert torch.equal(keys, numbers.float())
@@ -66,7 +66,7 @@ def test_chunks_that_a_kernel_cannot_read_are_refused():
     canvas, nothing = torch.ones(1, 9, 8), torch.empty(0)
     unfit = {"float16 cannot be placed": torch.ones(1, 4, 8).half(), "contiguous": torch.ones(1, 8, 4).transpose(1, 2)}
     for reason, tensor in unfit.items():
-        chunk = StoredLayer("raw", tensor, tensor)
+        chunk = LayerKV(tensor, tensor)
         with pytest.raises(ConfigError, match=reason):
             ops.place_chunks([chunk], [0], canvas, canvas, nothing, nothing, 0, "none", impl="triton")
 
