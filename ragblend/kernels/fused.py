@@ -109,8 +109,8 @@ def _product_block(query: Tensor, keys: Tensor, values: Tensor, rows: Tensor, at
     groups = heads // keys.shape[1]
     result = query.new_empty(*query.shape[:3], values.shape[-1])
     for entry, head, weights in _group_weights(query, keys, rows, attention):
-        attended = (weights @ values[entry, head]).view(groups, count, -1)
-        result[entry, head * groups : (head + 1) * groups] = attended
+        attended = result[entry, head * groups : (head + 1) * groups].view(groups * count, -1)
+        torch.mm(weights, values[entry, head], out=attended)
     return result
 
 
@@ -125,8 +125,8 @@ def _group_weights(
     kv_heads, key_count = keys.shape[1], keys.shape[2]
     groups = heads // kv_heads
     begin = 0 if attention.window is not None else int(rows[0]) + 1  # keys before are seen by every row
-    seen = reference.visible(rows, key_count, attention.window)[:, begin:]
-    bias = query.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+    seen = reference.visible(rows - begin, key_count - begin, attention.window)
+    bias = query.new_zeros(seen.shape).masked_fill_(seen.logical_not_(), float("-inf"))
     for entry in range(batch):
         for head in range(kv_heads):
             folded = query[entry, head * groups : (head + 1) * groups].reshape(-1, head_dim)
