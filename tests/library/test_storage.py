@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import shutil
 from pathlib import Path
 
@@ -99,34 +98,6 @@ class TestBudget:
         store = open_library(store=StoreSettings(disk=limits)).info().store
         assert (store.disk_budget, store.total_disk_budget) == (10**9, 10**10)
         assert (store.free_space_floor, store.ttl_s, store.evicted) == (5, 60, 0)
-
-    def test_asking_evicting_deleting_and_indexing_together(self, open_library, unlimited, many_docs, tmp_path):
-        """A short form of an hour at a budget of a part of the working set."""
-        chance = random.Random(0)
-        library = self.limited(open_library, unlimited, entries=3)
-        library.add([many_docs])
-        for step in range(40):
-            number = chance.randrange(12)
-            what = chance.choice(["ask", "ask", "remove", "add", "cancel", "damage"])
-            if what == "ask":
-                question = f"weight of machine {number}"
-                answer = library.ask(question, k=4, ratio=1.0, generation=SHORT)
-                assert answer.token_ids == library.ask(question, k=4, policy="full", generation=SHORT).token_ids, step
-            elif what == "cancel":
-                with library.stream(f"machine {number}", k=4, generation=SHORT) as stream:
-                    if chance.random() < 0.5:
-                        next(stream, None)
-            elif what == "damage":
-                for path in list(library.store.folder.rglob("*.safetensors"))[:1]:
-                    path.write_bytes(b"damaged")
-            elif what == "remove" and library.info().documents > 6:
-                path = str(many_docs / f"{number}.txt")
-                if library._records.digest(path):
-                    library.remove(path)
-            else:
-                library.add([many_docs])
-            assert kv_bytes(library) <= library.info().store.disk_budget, step
-            assert library.store.pins() == set(), step
 
 
 class TestNamespaces:
