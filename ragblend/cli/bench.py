@@ -27,6 +27,7 @@ app = typer.Typer(help="Measure on this machine, with your model and your data."
 _RATIO = BlendSettings().ratio
 _POLICY = BlendSettings().policy
 _PEERS = "ragblend,transformers,transformers-prefix,llama.cpp,llama.cpp-quantised,vllm"
+_KINDS = "needle,tracing,two-hop,ordering,counting,versions"
 _WORKLOADS = "reordered,conversation,system,fresh"
 _SHAPES = "llama-3-8b,qwen2.5-14b,yi-34b"
 _LENGTHS = "3072,8192"
@@ -212,6 +213,29 @@ def compare(
     stdout().print(table(*workload_table(report)))
     stdout().print(table(*system_table(report)))
     _print_machine(report.machine)
+
+
+@app.command("tasks")
+def tasks(
+    out: Annotated[Path, typer.Option(help="The file to write, for bench quality --data.")],
+    seed: Annotated[int, typer.Option(help="Another seed makes other questions.")] = 0,
+    count: Annotated[int, typer.Option(help="Questions of each kind.")] = 20,
+    kinds: Annotated[str, typer.Option(help="Kinds, separated by commas.")] = _KINDS,
+    passages: Annotated[int, typer.Option(help="Passages of each question.")] = 8,
+    words: Annotated[int, typer.Option(help="About how many words a passage has.")] = 120,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make questions that only several passages together answer. Needs no model."""
+    from ragblend.bench.tasks import make_examples, write_examples
+
+    names = [kind.strip() for kind in kinds.split(",")]
+    examples = make_examples(seed=seed, count=count, kinds=names, passages=passages, words=words)
+    write_examples(examples, out)
+    if json:
+        emit({"out": str(out), "examples": len(examples), "kinds": names, "seed": seed})
+        return
+    stdout().print(f"{len(examples):,} questions in {out}", markup=False, soft_wrap=True)
 
 
 @app.command("kernels")

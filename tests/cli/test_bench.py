@@ -92,6 +92,14 @@ def test_compare(run: Run, model: Path, data: Path) -> None:
     assert "absent: it reads GGUF files" in " ".join(as_text.out.split())
 
 
+def test_tasks(run: Run, no_model: None, tmp_path: Path) -> None:
+    out = tmp_path / "tasks.jsonl"
+    result = run("bench", "tasks", "--out", out, "--count", 2, "--json")
+    assert (result.status, result.err) == (0, "")
+    assert result.json["examples"] == len(out.read_text().splitlines()) == 2 * len(result.json["kinds"])
+    assert "12 questions in" in run("bench", "tasks", "--out", out, "--count", 2).out
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -109,6 +117,8 @@ def test_compare(run: Run, model: Path, data: Path) -> None:
         ("compare --threads 0", "threads must be at least 1"),
         ("compare --policy best", "unknown policy 'best'"),
         ("compare --data missing.jsonl", "missing.jsonl: no such file"),
+        ("tasks", "Missing option '--out'"),
+        ("tasks --out {data} --kinds riddle", "unknown kind 'riddle'"),
         ("store", "No such command 'store'"),
     ],
 )
