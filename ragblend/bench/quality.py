@@ -52,7 +52,7 @@ def run(
     full = Variant("full", policy_named("full"), 1.0)
     variants = [variant for variant in as_variants(policies, ratio) if variant.policy.name != "full"]
     prompts = PassagePrompts(engine, question, passage_tokens, answer_tokens)
-    questions, too_long = _fitting([prompts.question(each) for each in read_examples(data, limit)], engine)
+    questions, too_long = fitting([prompts.question(each) for each in read_examples(data, limit)], engine)
     full_measured: list[Measurement] = []
     measured: list[list[Measurement]] = [[] for _ in variants]
     theirs: list[TransformersRun] = []
@@ -90,7 +90,7 @@ def run(
     )
 
 
-def _fitting(questions: Sequence[Question], engine: Engine) -> tuple[list[Question], list[Example]]:
+def fitting(questions: Sequence[Question], engine: Engine) -> tuple[list[Question], list[Example]]:
     """The questions that fit the model's context, and the examples of the others."""
     fitting: list[Question] = []
     too_long: list[Question] = []

@@ -15,7 +15,7 @@ from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.options import Debug, Device, Dtype, Json, Model
 from ragblend.cli.output import emit, stderr, stdout, table
-from ragblend.config import BlendSettings, require
+from ragblend.config import CODECS, BlendSettings, require
 from ragblend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -236,6 +236,58 @@ def tasks(
         emit({"out": str(out), "examples": len(examples), "kinds": names, "seed": seed})
         return
     stdout().print(f"{len(examples):,} questions in {out}", markup=False, soft_wrap=True)
+
+
+@app.command("store")
+def store(
+    codecs: Annotated[str, typer.Option(help="Codecs, separated by commas.")] = ",".join(CODECS),
+    tokens: Annotated[int, typer.Option(help="Tokens that are written, read and placed.")] = 4096,
+    chunk_tokens: Annotated[int, typer.Option(help="Length of a chunk.")] = 256,
+    repeats: Annotated[int, typer.Option(help="Rounds that are counted, after one to warm up.")] = 3,
+    data: Data = None,
+    policies: Policies = "none,query",
+    ratio: Ratio = _RATIO,
+    limit: Annotated[int | None, typer.Option(help="Ask the first so many questions only.")] = None,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure what each codec takes on the disk and in time; on the questions in --data, its fidelity too."""
+    require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    names, asked = codecs.split(","), policies.split(",")
+    from ragblend.bench.codecs import as_codecs, run
+    from ragblend.bench.data import read_examples
+    from ragblend.bench.variants import as_variants
+
+    as_codecs(names)
+    as_variants(asked, ratio)
+    if data:
+        read_examples(data, limit)
+    engine = start.start_engine(model, device, dtype, json=json)
+    with _progress("steps") as advance:
+        report = run(
+            engine,
+            codecs=names,
+            tokens=tokens,
+            chunk_tokens=chunk_tokens,
+            repeats=repeats,
+            data=data,
+            policies=asked,
+            ratio=ratio,
+            limit=limit,
+            progress=advance,
+        )
+    if json:
+        emit(report)
+        return
+    from ragblend.bench.codecs import fidelity_table, store_table
+
+    stdout().print(table(*store_table(report.rows)))
+    if report.fidelity:
+        stdout().print(table(*fidelity_table(report.fidelity)))
+    _print_machine(report.machine)
 
 
 @app.command("kernels")

@@ -22,6 +22,8 @@ QUALITY_ROW = {
     "n",
 }
 
+STORE_ROW = {"codec", "bytes_per_token", "share_of_bf16", "write_mb_s", "read_mb_s", "place_s"}
+FIDELITY_ROW = {"codec", "policy", "ratio", "f1", "em", "kl_to_full", "top1_agreement", "gold_nll", "n", "versus_raw"}
 COMPARE_ROW = {
     "workload",
     "system",
@@ -100,6 +102,22 @@ def test_tasks(run: Run, no_model: None, tmp_path: Path) -> None:
     assert "12 questions in" in run("bench", "tasks", "--out", out, "--count", 2).out
 
 
+def test_store(run: Run, model: Path, data: Path) -> None:
+    small = ("--tokens", 96, "--chunk-tokens", 32, "--repeats", 1)
+    arguments = ("bench", "store", "--model", model, "--codecs", "raw,int4,int8+zstd", *small)
+    result = run(*arguments, "--data", data, "--policies", "none", "--json")
+    assert (result.status, result.err) == (0, "")
+    assert all(row.keys() >= STORE_ROW for row in result.json["rows"])
+    assert [row["codec"] for row in result.json["rows"]] == ["raw", "int4", "int8+zstd"]
+    assert all(row.keys() >= FIDELITY_ROW for row in result.json["fidelity"])
+    assert [row["codec"] for row in result.json["fidelity"]] == ["", "raw", "int4", "int8"]
+
+    as_text = run(*arguments)
+    assert as_text.status == 0
+    assert "of bf16" in as_text.out
+    assert "KL to full" not in as_text.out
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -119,7 +137,12 @@ def test_tasks(run: Run, no_model: None, tmp_path: Path) -> None:
         ("compare --data missing.jsonl", "missing.jsonl: no such file"),
         ("tasks", "Missing option '--out'"),
         ("tasks --out {data} --kinds riddle", "unknown kind 'riddle'"),
-        ("store", "No such command 'store'"),
+        ("store --codecs raw,int2", "the codec must be one of raw, "),
+        ("store --codecs raw,raw", "a codec is named twice"),
+        ("store --policies best", "unknown policy 'best'"),
+        ("store --data missing.jsonl", "missing.jsonl: no such file"),
+        ("store --repeats 0", "repeats must be at least 1"),
+        ("best", "No such command 'best'"),
     ],
 )
 def test_mistakes(run: Run, data: Path, no_model: None, command: str, message: str) -> None:
