@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragblend.errors import ConfigError
 from ragblend.kernels.layout import INT4_GROUP, LayerKV
-from ragblend.kernels.quantise import dequantise, quantise
+from ragblend.kernels.quantise import dequantise, quantise, rows_of
 from tests.kernels.cases import CODECS
 
 # Largest error in units of what shares a scale: a rounding step, e4m3's spacing, a sixteenth.
@@ -62,6 +62,25 @@ def test_any_shape_comes_back(tokens, head_dim, codec):
     stored = quantise(keys, values, codec)
     assert (stored.kv_heads, stored.tokens, stored.head_dim) == keys.shape
     assert all(tensor.shape == keys.shape for tensor in dequantise(stored))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("rows", [slice(0, 64), slice(3, 70), slice(69, 70), slice(0, 200)])
+def test_some_rows_are_those_of_the_whole(codec, rows):
+    whole = quantise(*uneven(200, 24), codec)
+    some = rows_of(whole, rows)
+    assert (some.kv_heads, some.tokens, some.head_dim) == (2, rows.stop - rows.start, 24)
+    for found, numbers in zip(dequantise(some), dequantise(whole), strict=True):
+        assert torch.equal(found, numbers[:, rows])
+
+
+def test_every_number_of_fp8_is_torchs():
+    numbers = torch.arange(256, dtype=torch.uint8)
+    numbers = numbers[(numbers & 0x7F) != 0x7F].view(torch.float8_e4m3fn).reshape(1, 1, -1)
+    ones = torch.ones(1, numbers.shape[2], dtype=torch.float16), torch.ones(1, 1, dtype=torch.float16)
+    keys, values = dequantise(LayerKV(numbers, numbers, "fp8", *ones))
+    assert torch.equal(keys, numbers.float())
+    assert torch.equal(values, numbers.float())
 
 
 def test_int4_puts_both_halves_of_the_dimensions_into_a_byte():

@@ -13,7 +13,9 @@ import pytest
 import torch
 import xxhash
 
+from ragblend.kernels.quantise import dequantise, quantise
 from ragblend.store.catalogue import Catalogue
+from ragblend.store.codecs import StoreCodec
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import ModelIdentity, entry_key
 
@@ -37,6 +39,29 @@ def test_the_reader_in_the_document_reads_an_entry(blob, make_kv):
         assert dtype == "BF16"
         for data, tensor in ((keys, layer.keys), (values, layer.values)):
             assert torch.equal(torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(tensor.shape), tensor)
+
+
+@pytest.mark.parametrize("codec", ["int8", "int8+zstd", "int4", "int4+zstd"])
+@pytest.mark.parametrize("tokens", [12, 130])
+def test_compact_layers_are_as_described(make_kv, make_key, codec, tokens):
+    kv = make_kv(tokens=tokens)
+    data = b"".join(encode_chunk(make_key(), kv, StoreCodec.named(codec)))
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    assert (header["__metadata__"]["version"], header["__metadata__"]["codec"]) == ("2", codec)
+    names: dict = {}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[1], names)
+    for index, layer in enumerate(kv.layers):
+        name = f"layer.{index:05d}"
+        first, end = header[name]["data_offsets"]
+        stored, stated = data[begin + first : begin + end], header["__metadata__"][name]
+        assert header[name]["dtype"] == "U8"
+        assert header[name]["shape"] == [len(stored)]
+        checksum, _, label = stated.partition(" ")
+        assert checksum == xxhash.xxh3_128_hexdigest(f"{make_key()}/{name}/{codec}/{label}".encode() + stored)
+        expected = dequantise(quantise(layer.keys, layer.values, codec.removesuffix("+zstd")))
+        for found, numbers in zip(names["compact_layer"](codec, stated, stored), expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(found), numbers, atol=1e-6, rtol=1e-6)
 
 
 def test_checksums_are_as_described(blob, make_key):

@@ -14,11 +14,17 @@ from ragblend.config import GenerationSettings
 from ragblend.engine import Engine
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
+from ragblend.store.base import read_whole
+from ragblend.store.codecs import StoreCodec
+from ragblend.store.format import encode_chunk
 from ragblend.store.memory import MemoryStore
+from ragblend.store.reader import ChunkReader
+from ragblend.store.source import MemorySource
 from tests import tiny
 
 ANCHOR, SUFFIX = tiny.random_ids(9, 50), tiny.random_ids(8, 99)
 CHUNKS = [tiny.random_ids(20 + number, number) for number in range(3)]
+KEY = "0" * 64
 PROMPT = Prompt(
     (
         Segment("prefix", ANCHOR),
@@ -54,6 +60,20 @@ def test_policies_and_decoding_give_the_logits_of_torch(both, policy, ratio):
         answer = tiny.random_ids(4, seed=7)
         steps = [model.append(blended.canvas, torch.tensor([[token]]))[0, -1] for token in answer]
         found.append(torch.stack([blended.logits, *steps]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_compact_chunks_go_through_undequantised(both, codec):
+    """As a library's store hands them out: views of one read, at whatever address they have."""
+    found = []
+    for model, anchor, raw in both:
+        store = MemoryStore(budget_bytes=1 << 30)
+        for number, ids in enumerate(CHUNKS):
+            file = b"".join(encode_chunk(KEY, read_whole(raw.open(str(number), ids), ids), StoreCodec.named(codec)))
+            store.put(str(number), read_whole(ChunkReader(MemorySource("", file), KEY), ids))
+        blended = blend(model, anchor, PROMPT, policy=policy_named("none"), ratio=0.0, store=store, room=4)
+        found.append(blended.logits)
     torch.testing.assert_close(*found, atol=1e-4, rtol=0)
 
 
