@@ -201,6 +201,7 @@ class AnswerStream(Iterator[str]):
                 recompute_s=blended.recompute_s if blended else 0.0,
                 ttft_s=first_token,
                 total_s=total + self._retrieve_s,
+                hidden_load_s=blended.hidden_load_s if blended else 0.0,
             ),
             policy=self._settings.policy,
             ratio=self._settings.ratio,

@@ -46,7 +46,11 @@ class CachePointUse:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. ``ttft_s`` runs from the call to the first generated token and leaves retrieval out."""
+    """Seconds. ``ttft_s`` runs from the call to the first generated token and leaves retrieval out.
+
+    load_s: waiting for chunk KV to be loaded. hidden_load_s: loading that nobody waited for, while something was
+    computed; loading took both together. select_s, recompute_s: computing.
+    """
 
     retrieve_s: float
     load_s: float
@@ -54,6 +58,7 @@ class Timings:
     recompute_s: float
     ttft_s: float
     total_s: float
+    hidden_load_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

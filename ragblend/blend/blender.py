@@ -41,6 +41,7 @@ class Blended:
     misses: int
     matched_tokens: int
     load_s: float
+    hidden_load_s: float
     select_s: float
     recompute_s: float
     rows: Tensor
@@ -77,7 +78,8 @@ def blend(
         plan = make_plan(prompt, anchor, store, policy.reuse, adapter.device, lost, kept)
         canvas = adapter.canvas(len(plan) + room)
         try:
-            return _run(Request(adapter, plan, canvas, Loader(adapter, plan, canvas, cancelled), ratio), policy)
+            with Loader(adapter, plan, canvas, cancelled) as loader:
+                return _run(Request(adapter, plan, canvas, loader, ratio), policy)
         except LostChunkError as error:
             lost.add(error.key)
             if not (prefix and prefix.discard(error.key, error.cause)) and store is not None:
@@ -90,7 +92,7 @@ def _run(request: Request, policy: Policy) -> Blended:
     plan, loader = request.plan, request.loader
     began = time.perf_counter()
     run = policy.select(request)
-    selected, loaded_for_selection = time.perf_counter(), loader.seconds
+    selected, waited_for_selection = time.perf_counter(), loader.waited
     logits = request.adapter.forward_rows(request.canvas, plan.token_ids, run)
     ended = time.perf_counter()
     if logits is None:
@@ -108,9 +110,10 @@ def _run(request: Request, policy: Policy) -> Blended:
         hits=plan.hits,
         misses=plan.misses,
         matched_tokens=plan.matched_tokens,
-        load_s=loader.seconds,
-        select_s=selected - began - loaded_for_selection,
-        recompute_s=ended - selected - (loader.seconds - loaded_for_selection),
+        load_s=loader.waited,
+        hidden_load_s=max(0.0, loader.seconds - loader.waited),
+        select_s=selected - began - waited_for_selection,
+        recompute_s=ended - selected - (loader.waited - waited_for_selection),
         rows=run.rows,
         prefix_tokens=plan.prefix_tokens,
         approximate=tuple((p.start, p.reader.tokens, p.key or "") for p in inexact),

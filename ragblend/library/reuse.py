@@ -70,7 +70,7 @@ class Reuse:
         self.learner.answer_ended()
         if stream.finished:
             timings = stream.answer.timings
-            self._events.answered(timings.load_s, timings.recompute_s)
+            self._events.answered(timings.load_s + timings.hidden_load_s, timings.recompute_s)
 
     def learn(self, conversation: Conversation) -> int:
         """Queue what the conversation has and the store has not. Returns the tokens queued."""

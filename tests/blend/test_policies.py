@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack, closing
 
 import pytest
 import torch
@@ -155,30 +156,38 @@ def test_uninitialised_canvas_rows_are_never_read(tiny_engine, prompt, store, mo
     torch.testing.assert_close(run(tiny_engine, prompt, "query", 0.2, store).logits, expected)
 
 
-def request_for(engine, prompt: Prompt, store: MemoryStore, ratio: float) -> Request:
-    plan = make_plan(prompt, engine.anchor, store, "all", engine.adapter.device)
-    canvas = engine.adapter.canvas(len(plan))
-    return Request(engine.adapter, plan, canvas, Loader(engine.adapter, plan, canvas), ratio)
+@pytest.fixture
+def request_for(tiny_engine, prompt):
+    """Plans the prompt over a store, at a ratio; what was planned is let go after the test."""
+    with ExitStack() as planned:
+
+        def make(store: MemoryStore, ratio: float) -> Request:
+            adapter = tiny_engine.adapter
+            plan = planned.enter_context(closing(make_plan(prompt, tiny_engine.anchor, store, "all", adapter.device)))
+            canvas = adapter.canvas(len(plan))
+            return Request(adapter, plan, canvas, planned.enter_context(Loader(adapter, plan, canvas)), ratio)
+
+        yield make
 
 
-def test_leading_takes_the_first_tokens_of_every_inexact_chunk(tiny_engine, prompt, store):
-    request = request_for(tiny_engine, prompt, store, 0.1)
+def test_leading_takes_the_first_tokens_of_every_inexact_chunk(prompt, store, request_for):
+    request = request_for(store, 0.1)
     rows = policy_named("leading").select(request).rows.tolist()
     starts = prompt.starts[2:5]
     assert [row for row in rows if row < prompt.starts[-1]] == [start + k for start in starts for k in range(3)]
 
 
-def test_query_takes_what_the_suffix_attends_to(tiny_engine, prompt, store):
+def test_query_takes_what_the_suffix_attends_to(prompt, store, request_for):
     policy = policy_named("query")
-    request = request_for(tiny_engine, prompt, store, 0.1)
-    scores = policy.scores(request_for(tiny_engine, prompt, store, 0.1))
+    request = request_for(store, 0.1)
+    scores = policy.scores(request_for(store, 0.1))
     rows = policy.select(request).rows
     chosen = rows[rows < prompt.starts[-1]]
     rest = torch.tensor([row for row in request.plan.candidates.tolist() if row not in set(chosen.tolist())])
     assert scores[chosen].min() >= scores[rest].max()
 
 
-def test_hkvd_takes_the_tokens_whose_values_deviate_most(tiny_engine, prompt, store):
+def test_hkvd_takes_the_tokens_whose_values_deviate_most(tiny_engine, prompt, request_for):
     """Stored values of two tokens are made wrong on purpose: they must be chosen."""
     damaged = MemoryStore(budget_bytes=1 << 30)
     for number, kv in enumerate(tiny_engine.prefill(CHUNKS)):
@@ -186,7 +195,7 @@ def test_hkvd_takes_the_tokens_whose_values_deviate_most(tiny_engine, prompt, st
             kv.layers[1].values[:, [4, 17]] += 50.0
         damaged.put(str(number), kv)
     blended = run(tiny_engine, prompt, "hkvd", 2 / REUSED, damaged)
-    request = request_for(tiny_engine, prompt, damaged, 2 / REUSED)
+    request = request_for(damaged, 2 / REUSED)
     pass_ = policy_named("hkvd").select(request)
     request.adapter.forward_rows(request.canvas, request.plan.token_ids, pass_)
     expected = [prompt.starts[3] + 4, prompt.starts[3] + 17]
@@ -194,8 +203,8 @@ def test_hkvd_takes_the_tokens_whose_values_deviate_most(tiny_engine, prompt, st
     assert blended.recomputed == 2
 
 
-def test_ties_go_to_the_earlier_token(tiny_engine, prompt, store):
-    request = request_for(tiny_engine, prompt, store, 4 / REUSED)
+def test_ties_go_to_the_earlier_token(store, request_for):
+    request = request_for(store, 4 / REUSED)
     chosen = request.best_candidates(torch.ones(len(request.plan)))
     assert chosen.tolist() == request.plan.candidates[:4].tolist()
 

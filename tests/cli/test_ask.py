@@ -19,7 +19,7 @@ USAGE = {
     "cache_creation_tokens",
     "completion_tokens",
 }
-TIMINGS = {"retrieve_s", "load_s", "select_s", "recompute_s", "ttft_s", "total_s"}
+TIMINGS = {"retrieve_s", "load_s", "hidden_load_s", "select_s", "recompute_s", "ttft_s", "total_s"}
 SHORT = ("--max-tokens", 8)
 
 
