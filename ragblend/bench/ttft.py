@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ragblend.bench.baseline import Baseline, judge, transformers_attention, transformers_prefill
 from ragblend.bench.chunks import cut
+from ragblend.bench.floor import Floor
 from ragblend.bench.machine import Machine, describe_machine
+from ragblend.bench.storage import SlowDiskStore
 from ragblend.bench.variants import Variant, as_variants
+from ragblend.blend.blender import blend
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
 from ragblend.engine import Engine
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer
-from ragblend.store.base import KVStore
+from ragblend.store.base import KVStore, read_whole
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
+from ragblend.store.memory import MemoryStore
 
 QUESTION = "What is the most important thing that these documents say?"
 _FULL = BlendSettings(policy="full", ratio=1.0)
@@ -31,7 +35,11 @@ class TtftRow:
     """One policy at one context length (chunk tokens). ttft_s: the median over the rounds.
 
     speedup_vs_full: the median over the rounds of the baseline's time by the policy's.
-    computed_tokens: rows computed, of the prompt's ``prompt_tokens``.
+    computed_tokens: rows computed, of the prompt's ``prompt_tokens``. ratio: what was used, also where it was ``auto``.
+    load_s: what loading took, most of it while something was computed. compute_s: ttft_s with the chunks' KV in
+    memory. of_bound: ttft_s by the longer of the two, which is all it takes where the one hides behind the other.
+    floor_s: the least that computing those rows takes (``floor.Floor``). of_floor: compute_s by it. Both are None
+    where nothing is reused.
     """
 
     context: int
@@ -41,12 +49,18 @@ class TtftRow:
     speedup_vs_full: float
     computed_tokens: int
     prompt_tokens: int
+    load_s: float
+    compute_s: float
+    of_bound: float
+    floor_s: float | None
+    of_floor: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class TtftReport:
-    """baseline: per context length, in the order of the rows."""
+    """baseline: per context length, in the order of the rows. storage_mb_s: of the storage that was simulated."""
 
+    storage_mb_s: float | None
     rows: tuple[TtftRow, ...]
     baseline: tuple[Baseline, ...]
     machine: Machine
@@ -61,6 +75,7 @@ def run(
     repeats: int,
     chunk_tokens: int = 256,
     texts: Sequence[str] | None = None,
+    storage_mb_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TtftReport:
     """Measure every policy (a name, or ``name@ratio``) at every context length.
@@ -68,6 +83,7 @@ def run(
     Chunks of ``texts`` (None: the example handbook) are put into a store on the disk and read back
     through the page cache, as in a library that is in use. Each round runs everything once, so that
     what disturbs the machine meets all alike; one round to warm up is not counted.
+    storage_mb_s: as if the store were on storage that gives so many MB (10^6 bytes) a second.
     progress: called with the rounds done and their total.
 
     Raises ConfigError for unknown policies, lengths below 1 and too little text; ContextOverflowError.
@@ -82,7 +98,7 @@ def run(
     baselines: list[Baseline] = []
     total = (repeats + 1) * len(contexts)
     for number, context in enumerate(contexts):
-        with _stored(engine, chunks[number]) as (store, segments):
+        with _stored(engine, chunks[number], storage_mb_s) as (store, segments):
             measured = _Rounds(engine, engine.template.build(segments, QUESTION), store, variants)
             for done in range(repeats + 1):
                 measured.round(done)
@@ -90,7 +106,7 @@ def run(
                     progress(number * (repeats + 1) + done + 1, total)
         rows.extend(measured.rows(context))
         baselines.append(measured.baseline())
-    return TtftReport(tuple(rows), tuple(baselines), describe_machine(engine))
+    return TtftReport(storage_mb_s, tuple(rows), tuple(baselines), describe_machine(engine))
 
 
 class _Rounds:
@@ -100,54 +116,120 @@ class _Rounds:
         self.engine = engine
         self.prompt = prompt
         self.store = store
-        self.settings = [BlendSettings(variant.policy.name, variant.ratio) for variant in variants]
+        self.memory = _in_memory(store, prompt)
+        self.variants = variants
         self.own: list[float] = []
         self.theirs: list[float] = []
-        self.answers: list[list[Answer]] = [[] for _ in variants]
+        self.measured: list[list[_Measured]] = [[] for _ in variants]
         self.attention = ""
 
     def round(self, number: int) -> None:
         """Run everything once; round 0 warms up."""
-        full = self._answer(_FULL)
-        answers = [full if settings.policy == _FULL.policy else self._answer(settings) for settings in self.settings]
+        full = self._answer(_FULL, self.store)
+        measured = [self._measure(variant) for variant in self.variants]
         with transformers_attention(self.engine.adapter) as self.attention:
             theirs = transformers_prefill(self.engine.adapter, self.prompt.token_ids).seconds
         if number > 0:
             self.own.append(full.timings.ttft_s)
             self.theirs.append(theirs)
-            for collected, answer in zip(self.answers, answers, strict=True):
-                collected.append(answer)
+            for collected, one in zip(self.measured, measured, strict=True):
+                collected.append(one)
 
     def baseline(self) -> Baseline:
         return judge([len(self.prompt)], self.own, self.theirs, self.attention)
 
     def rows(self, context: int) -> Iterator[TtftRow]:
         fastest = self.own if self.baseline().ragblend_won else self.theirs
-        for settings, answers in zip(self.settings, self.answers, strict=True):
-            seconds = [answer.timings.ttft_s for answer in answers]
+        for variant, rounds in zip(self.variants, self.measured, strict=True):
+            seconds = [one.answer.timings.ttft_s for one in rounds]
             yield TtftRow(
                 context=context,
-                policy=settings.policy,
-                ratio=settings.ratio,
+                policy=variant.policy.name,
+                ratio=rounds[0].answer.ratio,
                 ttft_s=statistics.median(seconds),
                 speedup_vs_full=statistics.median(full / own for full, own in zip(fastest, seconds, strict=True)),
-                computed_tokens=answers[0].usage.computed_tokens,
+                computed_tokens=rounds[0].answer.usage.computed_tokens,
                 prompt_tokens=len(self.prompt),
+                load_s=statistics.median(one.load_s for one in rounds),
+                compute_s=statistics.median(one.compute_s for one in rounds),
+                of_bound=statistics.median(one.of_bound for one in rounds),
+                floor_s=_median(one.floor_s for one in rounds),
+                of_floor=_median(one.of_floor for one in rounds),
             )
 
-    def _answer(self, settings: BlendSettings) -> Answer:
-        return self.engine.generate(self.prompt, store=self.store, blend=settings, generation=_ONE_TOKEN, cache="off")
+    def _measure(self, variant: Variant) -> _Measured:
+        settings = BlendSettings(variant.policy.name, variant.ratio)
+        answer = self._answer(settings, self.store)
+        load_s = answer.timings.load_s + answer.timings.hidden_load_s
+        compute_s = self._answer(settings, self.memory).timings.ttft_s
+        if variant.policy.reuse == "nothing":
+            return _Measured(answer, load_s, compute_s, None)
+        blended = blend(
+            self.engine.adapter,
+            self.engine.anchor,
+            self.prompt,
+            policy=variant.policy,
+            ratio=answer.ratio,
+            store=self.memory,
+        )
+        return _Measured(answer, load_s, compute_s, Floor(self.engine, self.prompt.token_ids, blended).seconds())
+
+    def _answer(self, settings: BlendSettings, store: KVStore) -> Answer:
+        return self.engine.generate(self.prompt, store=store, blend=settings, generation=_ONE_TOKEN, cache="off")
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One policy in one round. Seconds as in TtftRow."""
+
+    answer: Answer
+    load_s: float
+    compute_s: float
+    floor_s: float | None
+
+    @property
+    def of_bound(self) -> float:
+        return self.answer.timings.ttft_s / max(self.load_s, self.compute_s)
+
+    @property
+    def of_floor(self) -> float | None:
+        return self.compute_s / self.floor_s if self.floor_s else None
+
+
+def _median(seconds: Iterable[float | None]) -> float | None:
+    """Of those that there are; None for none."""
+    known = [one for one in seconds if one is not None]
+    return statistics.median(known) if known else None
 
 
 @contextmanager
-def _stored(engine: Engine, chunks: Sequence[tuple[int, ...]]) -> Iterator[tuple[KVStore, list[Segment]]]:
+def _stored(
+    engine: Engine, chunks: Sequence[tuple[int, ...]], storage_mb_s: float | None = None
+) -> Iterator[tuple[KVStore, list[Segment]]]:
     """The chunks' KV in a store in a temporary folder, and their segments."""
     segments = [Segment("chunk", ids, engine.chunk_key(DEFAULT_NAMESPACE, ids)) for ids in chunks]
     with (
         tempfile.TemporaryDirectory(prefix="ragblend-bench-") as folder,
         closing(Catalogue(Path(folder) / "catalogue.db")) as catalogue,
-        closing(DiskStore(Path(folder), catalogue)) as store,
+        closing(_disk_store(Path(folder), catalogue, storage_mb_s)) as store,
     ):
         for segment, kv in zip(segments, engine.prefill(chunks), strict=True):
             store.put(segment.key or "", kv)
         yield store, segments
+
+
+def _disk_store(folder: Path, catalogue: Catalogue, storage_mb_s: float | None) -> DiskStore:
+    if storage_mb_s is None:
+        return DiskStore(folder, catalogue)
+    return SlowDiskStore(folder, catalogue, storage_mb_s * 1e6)
+
+
+def _in_memory(store: KVStore, prompt: Prompt) -> MemoryStore:
+    """A copy of the prompt's chunks, so that loading costs as good as nothing."""
+    memory = MemoryStore(budget_bytes=max(1, 2 * store.nbytes()))
+    for chunk in prompt.chunks:
+        reader = store.open(chunk.key or "", chunk.token_ids)
+        if reader is not None:
+            with closing(reader):
+                memory.put(chunk.key or "", read_whole(reader, chunk.token_ids))
+    return memory

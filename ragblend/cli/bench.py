@@ -45,6 +45,9 @@ def ttft(
     repeats: Annotated[int, typer.Option(help="Rounds that are counted, after one to warm up.")] = 3,
     chunk_tokens: Annotated[int, typer.Option(help="Length of a chunk.")] = 256,
     data: Data = None,
+    storage_mb_s: Annotated[
+        float | None, typer.Option(min=0.001, help="Load as from storage of so many MB/s.", show_default=False)
+    ] = None,
     model: Model = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -53,7 +56,8 @@ def ttft(
 ) -> None:
     """Measure the time to the first token, by context length and policy, on stored chunks.
 
-    The text is that of the passages in --data, else the example handbook.
+    The text is that of the passages in --data, else the example handbook. "of bound": the first token's time by the
+    longer of loading and computing. "of floor": the time with loaded KV by the least that computing its rows takes.
     """
     lengths = [_whole_number(word) for word in contexts.split(",")]
     names = policies.split(",")
@@ -75,6 +79,7 @@ def ttft(
             repeats=repeats,
             chunk_tokens=chunk_tokens,
             texts=texts,
+            storage_mb_s=storage_mb_s,
             progress=advance,
         )
     if json:
@@ -88,10 +93,14 @@ def ttft(
             f"{row.ttft_s:.3f} s",
             f"{row.speedup_vs_full:.1f}x",
             f"{row.computed_tokens:,} of {row.prompt_tokens:,}",
+            f"{row.load_s:.3f} s",
+            f"{row.of_bound:.2f}",
+            "" if row.of_floor is None else f"{row.of_floor:.2f}",
         )
         for row in report.rows
     ]
-    stdout().print(table(["context", "policy", "ratio", "first token", "vs full", "computed tokens"], rows))
+    columns = ["context", "policy", "ratio", "first token", "vs full", "computed tokens"]
+    stdout().print(table([*columns, "loading", "of bound", "of floor"], rows))
     for length, baseline in zip(lengths, report.baseline, strict=True):
         _print_baseline(f"full prefill at {length:,}", baseline)
     _print_machine(report.machine)

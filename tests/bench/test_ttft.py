@@ -45,6 +45,29 @@ def test_the_report_says_what_was_measured_and_compared_with(tiny_engine: Engine
     assert (report.machine.model, report.machine.dtype) == ("tiny-llama", "float32")
 
 
+def test_loading_computing_and_what_they_are_measured_against(tiny_engine: Engine) -> None:
+    report = ttft.run(
+        tiny_engine,
+        contexts=[96],
+        policies=["full", "none", "query@0.5"],
+        ratio=0.0,
+        repeats=1,
+        chunk_tokens=32,
+        storage_mb_s=5.0,
+    )
+    full, none, query = report.rows
+    assert report.storage_mb_s == 5.0
+    config = tiny_engine.adapter.model.config
+    head_dim = config.hidden_size // config.num_attention_heads
+    kv_bytes = 96 * config.num_hidden_layers * 2 * config.num_key_value_heads * head_dim * 4
+    for row in (none, query):
+        assert row.load_s >= kv_bytes / 5e6
+        assert row.of_bound == row.ttft_s / max(row.load_s, row.compute_s)
+        assert row.floor_s is not None
+        assert row.of_floor == row.compute_s / row.floor_s
+    assert (full.load_s, full.floor_s, full.of_floor) == (0.0, None, None)
+
+
 def test_the_engine_is_as_before(tiny_engine: Engine) -> None:
     before = tiny_engine.adapter.model.config._attn_implementation
     ttft.run(tiny_engine, contexts=[32], policies=["none"], ratio=0.0, repeats=1)

@@ -9,7 +9,17 @@ import pytest
 
 from tests.cli.conftest import Run
 
-TTFT_ROW = {"context", "policy", "ratio", "ttft_s", "speedup_vs_full", "computed_tokens"}
+TTFT_ROW = {
+    "context",
+    "policy",
+    "ratio",
+    "ttft_s",
+    "speedup_vs_full",
+    "computed_tokens",
+    "load_s",
+    "of_bound",
+    "of_floor",
+}
 QUALITY_ROW = {
     "policy",
     "ratio",
@@ -125,6 +135,7 @@ def test_store(run: Run, model: Path, data: Path) -> None:
         ("ttft --policies best", "unknown policy 'best'"),
         ("ttft --ratio 2", "ratio must be between 0 and 1"),
         ("ttft --repeats 0", "repeats must be at least 1"),
+        ("ttft --storage-mb-s 0", "storage-mb-s"),
         ("ttft --data missing.jsonl", "missing.jsonl: no such file"),
         ("quality", "Missing option '--data'"),
         ("quality --data missing.jsonl", "missing.jsonl: no such file"),

@@ -1,0 +1,56 @@
+"""Slow storage, simulated: what loading costs does not have to be guessed from a fast disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from ragblend.config import require
+from ragblend.store.base import KVReader, LayerKV, WrappedReader
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.disk import DiskStore
+
+
+class SlowDiskStore(DiskStore):
+    """A disk store whose entries' layers come at ``bytes_s`` bytes a second, all readers together.
+
+    Opening an entry is as fast as ever. Raises ConfigError for a rate that is not positive.
+    """
+
+    def __init__(self, root: Path, catalogue: Catalogue, bytes_s: float) -> None:
+        require(bytes_s > 0, f"storage must give more than 0 bytes a second, got {bytes_s}")
+        super().__init__(root, catalogue)
+        self._device = _Device(bytes_s)
+
+    def open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
+        reader = super().open(key, token_ids)
+        return None if reader is None else _SlowReader(reader, self._device)
+
+
+class _Device:
+    """Gives so many bytes a second, to one reader after another."""
+
+    def __init__(self, bytes_s: float) -> None:
+        self._bytes_s = bytes_s
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def deliver(self, nbytes: int, asked_at: float) -> None:
+        """Return when bytes that were asked for at ``asked_at`` (time.perf_counter) would have come."""
+        with self._lock:
+            self._free_at = max(self._free_at, asked_at) + nbytes / self._bytes_s
+            due = self._free_at
+        time.sleep(max(0.0, due - time.perf_counter()))
+
+
+class _SlowReader(WrappedReader):
+    def __init__(self, reader: KVReader, device: _Device) -> None:
+        super().__init__(reader)
+        self._device = device
+
+    def layer(self, index: int) -> LayerKV:
+        asked_at = time.perf_counter()
+        layer = super().layer(index)
+        self._device.deliver(layer.nbytes, asked_at)
+        return layer
