@@ -204,7 +204,7 @@ class AnswerStream(Iterator[str]):
                 hidden_load_s=blended.hidden_load_s if blended else 0.0,
             ),
             policy=self._settings.policy,
-            ratio=self._settings.ratio,
+            ratio=blended.ratio if blended else _least_ratio(self._settings),
             model=self._model_name,
             dropped=_sources(self._dropped),
             hits=blended.hits if blended else 0,
@@ -214,6 +214,10 @@ class AnswerStream(Iterator[str]):
             cache_points=cache_points,
             learning=self._watcher.answered() if self._watcher and reason != "cancelled" else 0,
         )
+
+
+def _least_ratio(settings: BlendSettings) -> float:
+    return settings.ratio_floor if settings.ratio == "auto" else settings.ratio
 
 
 def _sources(segments: tuple[Segment, ...]) -> tuple[Source, ...]:

@@ -31,22 +31,46 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+Ratio = float | Literal["auto"]
+
+
+def require_ratio(ratio: Ratio, whose: str = "") -> None:
+    """Raise ConfigError unless it is ``auto`` or between 0 and 1."""
+    known = ratio == "auto" or (not isinstance(ratio, str) and 0.0 <= ratio <= 1.0)
+    require(known, f"ratio must be auto or between 0 and 1, got {ratio}{f' for {whose}' if whose else ''}")
+
+
+def as_ratio(text: str) -> Ratio:
+    """``0.15`` or ``auto``. Raises ConfigError."""
+    if text == "auto":
+        return "auto"
+    try:
+        ratio = float(text)
+    except ValueError as error:
+        raise ConfigError(f"ratio must be auto or between 0 and 1, got {text}") from error
+    require_ratio(ratio)
+    return ratio
+
+
 @dataclass(frozen=True, slots=True)
 class BlendSettings:
     """How a request reuses chunk KV.
 
     policy: name of a registered selection policy.
-    ratio: share of the reused, inexact chunk tokens that the policy recomputes, 0 to 1.
+    ratio: share of the reused, inexact chunk tokens that the policy recomputes, 0 to 1; or ``auto``: for each request
+        as much as the time allows that loading its chunks takes anyway, and at least ``ratio_floor``.
     overflow: what happens when the prompt is longer than the context: ``refuse`` raises
         ContextOverflowError, ``drop`` leaves out the lowest-scored chunks and reports them.
     """
 
     policy: str = "query"
-    ratio: float = 0.15
+    ratio: Ratio = 0.15
     overflow: Literal["refuse", "drop"] = "refuse"
+    ratio_floor: float = 0.15
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.ratio <= 1.0, f"ratio must be between 0 and 1, got {self.ratio}")
+        require_ratio(self.ratio)
+        require(0.0 <= self.ratio_floor <= 1.0, f"ratio_floor must be between 0 and 1, got {self.ratio_floor}")
         require(self.overflow in ("refuse", "drop"), f"overflow must be 'refuse' or 'drop', got {self.overflow!r}")
 
 

@@ -17,9 +17,11 @@ from typing import Any, Literal
 from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend as blend_prompt
+from ragblend.blend.controller import Controller
 from ragblend.blend.plan import fit_context
 from ragblend.blend.policies import policy_named
 from ragblend.blend.prefill import prefill_chunks
+from ragblend.blend.profile import Profile, profile_of
 from ragblend.blend.trust import require_trust
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, PrefixSettings
 from ragblend.errors import ModelError
@@ -187,7 +189,7 @@ class Engine:
         if policy.reuse != "nothing" and cache != "off":
             approximate = policy.name if policy.reuse == "all" else None
             prefixes = cache or self.caches.own(DEFAULT_NAMESPACE).prefixes
-            prefix = PrefixRequest(prefixes, prompt, approximate, blend.ratio)
+            prefix = PrefixRequest(prefixes, prompt, approximate, _ratio_name(blend))
         return AnswerStream(
             adapter=self.adapter,
             tokenizer=self.tokenizer,
@@ -205,7 +207,7 @@ class Engine:
                 self.anchor,
                 prompt,
                 policy=policy,
-                ratio=blend.ratio,
+                ratio=self._controller(blend.ratio_floor) if blend.ratio == "auto" else blend.ratio,
                 store=store,
                 room=generation.max_tokens,
                 cancelled=cancelled,
@@ -232,6 +234,13 @@ class Engine:
         config = self.adapter.model.config.get_text_config()
         return Grammars(self.tokenizer, end_token_ids(self.adapter.model), config.vocab_size)
 
+    def _controller(self, floor: float) -> Controller:
+        return Controller(floor, lambda: self._profile)
+
+    @cached_property
+    def _profile(self) -> Profile:
+        return profile_of(self.adapter, self.identity)
+
     def generate(
         self,
         prompt: Prompt,
@@ -246,3 +255,8 @@ class Engine:
         return self.stream(
             prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s, cache=cache
         ).complete()
+
+
+def _ratio_name(blend: BlendSettings) -> float | str:
+    """What approximate KV is known by. With ``auto`` each request has another ratio; they share the floor."""
+    return f"auto from {blend.ratio_floor:g}" if blend.ratio == "auto" else blend.ratio

@@ -77,6 +77,7 @@ class Source:
 class Answer:
     """A finished answer. ``dropped`` lists the sources left out because the context was full.
 
+    ratio: the one that was used, also where ``auto`` was asked for.
     hits: chunks whose KV came from the store. misses: chunks that were looked up and not there.
     matched_tokens: prompt tokens in chunks that the store has, whether or not the policy reuses them.
     prefix_tokens: prompt tokens whose KV the prefix cache had. cache_points: what became of each.

@@ -14,7 +14,7 @@ from ragblend.bench.report import QualityReport, QualitySettings, make_row
 from ragblend.bench.trial import Measurement, TransformersRun, Trial
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.policies import policy_named
-from ragblend.config import require
+from ragblend.config import Ratio, require
 from ragblend.engine import Engine
 from ragblend.errors import ContextOverflowError
 
@@ -30,7 +30,7 @@ def run(
     *,
     data: Path,
     policies: Sequence[str | Variant],
-    ratio: float = 0.15,
+    ratio: Ratio = 0.15,
     limit: int | None = None,
     answer_tokens: int = 32,
     passage_tokens: int = 1024,
@@ -51,6 +51,8 @@ def run(
     require(baseline_questions >= 1, f"baseline questions must be at least 1, got {baseline_questions}")
     full = Variant("full", policy_named("full"), 1.0)
     variants = [variant for variant in as_variants(policies, ratio) if variant.policy.name != "full"]
+    for variant in variants:
+        require(variant.ratio != "auto", f"{variant.label}: with auto every question has another ratio: give a number")
     prompts = PassagePrompts(engine, question, passage_tokens, answer_tokens)
     questions, too_long = fitting([prompts.question(each) for each in read_examples(data, limit)], engine)
     full_measured: list[Measurement] = []

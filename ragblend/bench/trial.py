@@ -93,7 +93,7 @@ class Trial:
             self.engine.anchor,
             self.question.prompt,
             policy=variant.policy,
-            ratio=variant.ratio,
+            ratio=variant.fixed_ratio,
             store=self.store,
             room=self.question.room,
         )
@@ -116,7 +116,7 @@ class Trial:
         return Measurement(
             id=example.id,
             policy=variant.label,
-            ratio=variant.ratio,
+            ratio=variant.fixed_ratio,
             answer=answer,
             f1=f1(answer, example.answers),
             em=exact_match(answer, example.answers),

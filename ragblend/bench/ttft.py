@@ -16,7 +16,7 @@ from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.storage import SlowDiskStore
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.blender import blend
-from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
+from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, Ratio, require
 from ragblend.engine import Engine
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer
@@ -71,7 +71,7 @@ def run(
     *,
     contexts: Sequence[int],
     policies: Sequence[str],
-    ratio: float,
+    ratio: Ratio,
     repeats: int,
     chunk_tokens: int = 256,
     texts: Sequence[str] | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ragblend.blend.policies import Policy, policy_named
-from ragblend.config import require
+from ragblend.config import Ratio, require, require_ratio
 from ragblend.errors import ConfigError
 
 
@@ -16,30 +16,37 @@ class Variant:
 
     label: str
     policy: Policy
-    ratio: float
+    ratio: Ratio
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.ratio <= 1.0, f"ratio must be between 0 and 1, got {self.ratio} for {self.label}")
+        require_ratio(self.ratio, self.label)
+
+    @property
+    def fixed_ratio(self) -> float:
+        """The ratio, which is the same for every request. Raises ConfigError for ``auto``."""
+        if self.ratio == "auto":
+            raise ConfigError(f"{self.label}: with auto every question has another ratio: give a number")
+        return self.ratio
 
 
-def as_variants(policies: Sequence[str | Variant], ratio: float) -> list[Variant]:
+def as_variants(policies: Sequence[str | Variant], ratio: Ratio) -> list[Variant]:
     """Each policy as a variant; a name may carry a ratio of its own: ``query@0.1``.
 
     Raises ConfigError for no policies, an unknown one, a ratio outside 0 to 1 and one that occurs twice.
     """
     require(bool(policies), "name at least one policy to measure")
     made = [policy if isinstance(policy, Variant) else _parse(policy, ratio) for policy in policies]
-    seen: set[tuple[str, float]] = set()
+    seen: set[tuple[str, Ratio]] = set()
     for variant in made:
         require((variant.label, variant.ratio) not in seen, f"{variant.label} at {variant.ratio} is named twice")
         seen.add((variant.label, variant.ratio))
     return made
 
 
-def _parse(text: str, ratio: float) -> Variant:
+def _parse(text: str, ratio: Ratio) -> Variant:
     name, at, own_ratio = text.strip().partition("@")
     try:
-        chosen = float(own_ratio) if at else ratio
+        chosen = "auto" if own_ratio == "auto" else float(own_ratio) if at else ratio
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not of the form policy@ratio, such as query@0.1") from error
+        raise ConfigError(f"{text!r} is not of the form policy@ratio, such as query@0.1 or query@auto") from error
     return Variant(name, policy_named(name), chosen)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ragblend.blend.anchor import Anchor
+from ragblend.blend.controller import Controller
 from ragblend.blend.loader import Loader, LostChunkError
 from ragblend.blend.plan import make_plan, shared_prefix
 from ragblend.blend.policies import Policy, Request
@@ -28,7 +29,8 @@ class Blended:
     computed: rows computed. recomputed: of them, the reused tokens that the policy chose.
     cached: prompt tokens whose KV was reused (recomputed ones included). hits, misses and matched_tokens as
     in the plan. Seconds as in Timings. rows: those computed, sorted. prefix_tokens: as in the plan.
-    approximate: start, length and key of what was reused inexactly and recomputed only in part.
+    approximate: start, length and key of what was reused inexactly and recomputed only in part. ratio: of
+    recomputing, that was used.
     """
 
     canvas: Canvas
@@ -47,6 +49,7 @@ class Blended:
     rows: Tensor
     prefix_tokens: int
     approximate: Reused
+    ratio: float
 
     def computed_between(self, first: int, last: int) -> int:
         """How many rows from position ``first`` to before ``last`` were computed."""
@@ -59,7 +62,7 @@ def blend(
     prompt: Prompt,
     *,
     policy: Policy,
-    ratio: float,
+    ratio: float | Controller,
     store: KVStore | None = None,
     room: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
@@ -67,6 +70,7 @@ def blend(
 ) -> Blended:
     """Fill a canvas with the prompt's KV, reusing what the policy allows.
 
+    ratio: share of the candidates that the policy recomputes, or who chooses it once loading has begun.
     room: positions to keep free behind the prompt for the answer. cancelled: asked before each layer;
     when it says yes, GenerationCancelled is raised and everything is freed. A chunk that cannot be
     read to its end is discarded from the store and the request planned again without it. prefix: where
@@ -79,7 +83,8 @@ def blend(
         canvas = adapter.canvas(len(plan) + room)
         try:
             with Loader(adapter, plan, canvas, cancelled) as loader:
-                return _run(Request(adapter, plan, canvas, loader, ratio), policy)
+                chosen = ratio.ratio(policy, plan, loader) if isinstance(ratio, Controller) else ratio
+                return _run(Request(adapter, plan, canvas, loader, chosen), policy)
         except LostChunkError as error:
             lost.add(error.key)
             if not (prefix and prefix.discard(error.key, error.cause)) and store is not None:
@@ -117,4 +122,5 @@ def _run(request: Request, policy: Policy) -> Blended:
         rows=run.rows,
         prefix_tokens=plan.prefix_tokens,
         approximate=tuple((p.start, p.reader.tokens, p.key or "") for p in inexact),
+        ratio=request.ratio,
     )

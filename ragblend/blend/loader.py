@@ -52,6 +52,8 @@ class Loader:
         self._lane: Lane = lane_beside(adapter.device)
         self._closed = threading.Event()
         self._began = time.perf_counter()
+        self._layer_s: dict[int, float] = {}
+        self.layer_count = adapter.layer_count
         self.waited = 0.0
         self.seconds = 0.0
         self._threads: ThreadPoolExecutor | None = None
@@ -79,6 +81,17 @@ class Loader:
         self.waited += time.perf_counter() - began
         self._lane.join(layer)
 
+    def expected_s(self) -> float:
+        """Seconds that loading will take, as the faster of the first two layers shows. Raises LostChunkError.
+
+        To be asked before the first layer is placed. One layer alone may have met the disk's first turn.
+        """
+        first = range(min(2, len(self._coming)))
+        for layer in first:
+            self._coming[layer].result()
+        fastest = min((self._layer_s[layer] for layer in first), default=0.0)
+        return fastest * len(self._coming) / self._lane.threads
+
     def close(self) -> None:
         """Stop loading, and wait until no thread works on it any more. Closing twice is no error."""
         self._closed.set()
@@ -88,11 +101,13 @@ class Loader:
         self._coming.clear()
 
     def _load(self, layer: int) -> None:
+        began = time.perf_counter()
         with torch.inference_mode(), self._lane.loading(layer):
             cos, sin, rotation = self._adapter.rotary.turning(layer, self._angles)
             self._place(layer, self._standing, cos, sin, "none")
             self._place(layer, self._moved, cos, sin, rotation)
-        self.seconds = time.perf_counter() - self._began
+        ended = time.perf_counter()
+        self._layer_s[layer], self.seconds = ended - began, ended - self._began
 
     def _place(self, layer: int, placements: Sequence[Placement], cos: Tensor, sin: Tensor, rotation: Rotation) -> None:
         """Place all of ``placements`` at once; cos and sin begin at the first of them."""

@@ -18,12 +18,13 @@ from ragblend.cli.options import (
     LibraryFolder,
     Model,
     Namespace,
+    Ratio,
     Remote,
     SharedNamespace,
 )
 from ragblend.cli.output import emit, excerpt, printable, stderr, stdout, table
 from ragblend.cli.storage import store_settings
-from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, require
+from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, as_ratio, require
 from ragblend.results import Answer, Source
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def ask(
     policy: Annotated[
         str, typer.Option(help="Which tokens to recompute: full, prefix, none, leading, hkvd, query, or a plugin's.")
     ] = _BLEND.policy,
-    ratio: Annotated[float, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")] = _BLEND.ratio,
+    ratio: Ratio = str(_BLEND.ratio),
     compare: Annotated[bool, typer.Option("--compare", help="Also answer by full prefill, and show both.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = _GENERATION.max_tokens,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = _GENERATION.temperature,
@@ -78,7 +79,7 @@ def ask(
     """
     require(bool(question.strip()), "the question is empty: ask something")
     require(k >= 1, f"-k must be at least 1, got {k}")
-    settings = BlendSettings(policy, ratio, overflow)  # type: ignore[arg-type]  # checked at construction
+    settings = BlendSettings(policy, as_ratio(ratio), overflow)  # type: ignore[arg-type]  # checked at construction
     generation = GenerationSettings(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
     )
@@ -95,7 +96,7 @@ def ask(
             answer = run(policy).complete()
             emit(as_json(answer, run("full").complete() if compare else None))
         elif compare:
-            answer = show(run(policy), heading=f"{policy}, ratio {ratio:g}")
+            answer = show(run(policy), heading=f"{policy}, ratio {ratio}")
             print_summary(answer, show(run("full"), heading="full prefill"))
         else:
             print_summary(show(run(policy)), None)

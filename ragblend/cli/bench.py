@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
-from ragblend.cli.options import Debug, Device, Dtype, Json, Model
+from ragblend.cli.options import Debug, Device, Dtype, Json, Model, Ratio
 from ragblend.cli.output import emit, stderr, stdout, table
-from ragblend.config import CODECS, BlendSettings, require
+from ragblend.config import CODECS, BlendSettings, as_ratio, require
 from ragblend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure on this machine, with your model and your data.")
 
-_RATIO = BlendSettings().ratio
+_RATIO = str(BlendSettings().ratio)
 _POLICY = BlendSettings().policy
 _PEERS = "ragblend,transformers,transformers-prefix,llama.cpp,llama.cpp-quantised,vllm"
 _KINDS = "needle,tracing,two-hop,ordering,counting,versions"
@@ -33,7 +33,6 @@ _SHAPES = "llama-3-8b,qwen2.5-14b,yi-34b"
 _LENGTHS = "3072,8192"
 _POLICIES = "full,prefix,none,leading,hkvd,query"
 Policies = Annotated[str, typer.Option(help="Policies, separated by commas; one may have its own ratio: query@0.1.")]
-Ratio = Annotated[float, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")]
 Data = Annotated[Path | None, typer.Option(help="JSON lines with id, question, answers and passages (title, text).")]
 
 
@@ -65,7 +64,7 @@ def ttft(
     from ragblend.bench.data import read_examples
     from ragblend.bench.variants import as_variants
 
-    as_variants(names, ratio)
+    as_variants(names, as_ratio(ratio))
     texts = [passage.text for example in read_examples(data) for passage in example.passages] if data else None
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.ttft import run
@@ -75,7 +74,7 @@ def ttft(
             engine,
             contexts=lengths,
             policies=names,
-            ratio=ratio,
+            ratio=as_ratio(ratio),
             repeats=repeats,
             chunk_tokens=chunk_tokens,
             texts=texts,
@@ -123,13 +122,13 @@ def quality(
     from ragblend.bench.data import read_examples
     from ragblend.bench.variants import as_variants
 
-    as_variants(names, ratio)
+    as_variants(names, as_ratio(ratio))
     read_examples(data, limit)
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.quality import run
 
     with _progress("questions") as advance:
-        report = run(engine, data=data, policies=names, ratio=ratio, limit=limit, progress=advance)
+        report = run(engine, data=data, policies=names, ratio=as_ratio(ratio), limit=limit, progress=advance)
     if json:
         summary: dict[str, Any] = asdict(report)
         del summary["measurements"]  # every policy on every question: for scripts, which call run themselves
@@ -191,7 +190,7 @@ def compare(
     names = [name.strip() for name in workloads.split(",")]
     require_workloads(names)
     start.require_policy(policy)
-    blend = BlendSettings(policy=policy, ratio=ratio)
+    blend = BlendSettings(policy=policy, ratio=as_ratio(ratio))
     from ragblend.bench.data import read_examples
 
     examples = read_examples(data) if data else None
@@ -303,7 +302,7 @@ def store(
 def kernels(
     models: Annotated[str, typer.Option(help="Models whose shapes are measured, separated by commas.")] = _SHAPES,
     contexts: Annotated[str, typer.Option(help="Lengths of the context in tokens, separated by commas.")] = _LENGTHS,
-    ratio: Ratio = _RATIO,
+    ratio: Annotated[float, typer.Option(help="Share of the rows that are computed, 0 to 1.")] = 0.15,
     repeats: Annotated[int, typer.Option(help="Runs of each operation that are counted.")] = 10,
     form: Annotated[str, typer.Option("--kernels", help="auto, triton, torch or reference.")] = "auto",
     device: Device = "auto",

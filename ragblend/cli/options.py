@@ -59,6 +59,9 @@ Remote = Annotated[
 SharedNamespace = Annotated[
     str, typer.Option(help="A namespace to search and read as well, such as a common handbook.", show_default=False)
 ]
+Ratio = Annotated[
+    str, typer.Option(help="Share of the reused tokens to recompute, 0 to 1; auto: as much as loading gives time for.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 # Read from the command line by main, which decides what becomes of an error.
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and other libraries' warnings.")]

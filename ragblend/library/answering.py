@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ragblend.answer import AnswerStream
-from ragblend.config import GenerationSettings, require
+from ragblend.config import GenerationSettings, Ratio, require
 from ragblend.errors import LibraryError
 from ragblend.library.caches import Home
 from ragblend.library.protocol import LibraryEngine
@@ -51,7 +51,7 @@ class Answering(ABC):
         k: int = 6,
         *,
         policy: str | None = None,
-        ratio: float | None = None,
+        ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
     ) -> Answer:
@@ -64,7 +64,7 @@ class Answering(ABC):
         k: int = 6,
         *,
         policy: str | None = None,
-        ratio: float | None = None,
+        ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
     ) -> AnswerStream:
@@ -94,7 +94,7 @@ class Answering(ABC):
         tools: Sequence[dict[str, Any]] | None = None,
         cache: NamedCache | str | None = None,
         policy: str | None = None,
-        ratio: float | None = None,
+        ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
     ) -> AnswerStream:
@@ -124,7 +124,7 @@ class Answering(ABC):
         *,
         control_tokens: bool = False,
         policy: str | None = None,
-        ratio: float | None = None,
+        ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
     ) -> AnswerStream:

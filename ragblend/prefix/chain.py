@@ -35,10 +35,13 @@ def next_hash(parent: bytes, block: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """How approximate KV came about. policy, ratio: of the request. reused: what it was made from."""
+    """How approximate KV came about. policy, ratio (a number, or a name for how it was chosen): of the request.
+
+    reused: what it was made from.
+    """
 
     policy: str
-    ratio: float
+    ratio: float | str
     reused: Reused = ()
 
     def digest(self) -> bytes:

@@ -15,7 +15,7 @@ class Sought:
 
     ids: bytes
     policy: str | None = None
-    ratio: float = 0.0
+    ratio: float | str = 0.0
 
     @property
     def tokens(self) -> int:

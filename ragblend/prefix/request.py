@@ -45,12 +45,12 @@ class PrefixRequest:
     policy: None where only exact KV may be reused.
     """
 
-    def __init__(self, cache: PrefixCache, prompt: Prompt, policy: str | None, ratio: float) -> None:
+    def __init__(self, cache: PrefixCache, prompt: Prompt, policy: str | None, ratio: float | str) -> None:
         self._cache = cache
         self._prompt = prompt
         self._refine = cache.settings.approximate == "refine"
         self._policy, self._ratio = policy or "", ratio
-        approximate = policy is not None and cache.settings.approximate != "forbid" and ratio < 1
+        approximate = policy is not None and cache.settings.approximate != "forbid" and ratio != 1
         self._sought = Sought(token_bytes(prompt.token_ids), policy if approximate else None, ratio)
         self._path: Path | None = None
 

@@ -133,10 +133,11 @@ def test_store(run: Run, model: Path, data: Path) -> None:
     [
         ("ttft --contexts 64,many", "contexts must be whole numbers"),
         ("ttft --policies best", "unknown policy 'best'"),
-        ("ttft --ratio 2", "ratio must be between 0 and 1"),
+        ("ttft --ratio 2", "ratio must be auto or between 0 and 1"),
         ("ttft --repeats 0", "repeats must be at least 1"),
         ("ttft --storage-mb-s 0", "storage-mb-s"),
         ("ttft --data missing.jsonl", "missing.jsonl: no such file"),
+        ("quality --data {data} --ratio much", "ratio must be auto or between 0 and 1"),
         ("quality", "Missing option '--data'"),
         ("quality --data missing.jsonl", "missing.jsonl: no such file"),
         ("quality --data {data} --limit 0", "limit must be at least 1"),

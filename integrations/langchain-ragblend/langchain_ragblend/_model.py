@@ -39,7 +39,7 @@ class RagBlendModel(BaseModel):
     """What is precomputed in the background for the next time; ``paragraphs`` unless an open library says otherwise."""
 
     policy: str | None = None
-    ratio: float | None = None
+    ratio: float | Literal["auto"] | None = None
     overflow: Literal["refuse", "drop"] | None = None
     max_tokens: int = 256
     temperature: float = 0.0

@@ -52,6 +52,10 @@ class Policy(ABC):
     name: ClassVar[str]
     reuse: ClassVar[Reuse] = "all"
 
+    def work(self, plan: Plan, chosen: int, layers: int) -> float:  # noqa: ARG002 (a policy may compute less in some)
+        """Rows that a request computes which recomputes ``chosen`` candidates, in the mean over ``layers`` layers."""
+        return plan.mandatory.numel() + chosen
+
     @abstractmethod
     def select(self, request: Request) -> RowRun:
         """The pass that computes the request. It may run passes of its own on the canvas first."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ragblend.blend.plan import Plan
 from ragblend.blend.policies.base import Policy, Request
 from ragblend.kernels import ops
 from ragblend.models.rows import RowRun
@@ -21,6 +22,10 @@ class HighDeviation(Policy):
 
     def __init__(self, check_layer: int = 1) -> None:
         self.check_layer = check_layer
+
+    def work(self, plan: Plan, chosen: int, layers: int) -> float:
+        checked = min(self.check_layer + 1, layers) / layers
+        return plan.mandatory.numel() + chosen + checked * (plan.candidates.numel() - chosen)
 
     def select(self, request: Request) -> RowRun:
         run = request.run(request.with_mandatory(request.plan.candidates))

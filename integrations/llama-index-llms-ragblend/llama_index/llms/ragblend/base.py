@@ -69,7 +69,9 @@ class RagBlend(FunctionCallingLLM):
     stop: tuple[str, ...] = Field(default=(), description="Strings that end the answer.")
     grammar: str | None = Field(default=None, description="What every answer follows, as ragblend takes it.")
     policy: str | None = Field(default=None, description="Which reused tokens are recomputed.")
-    ratio: float | None = Field(default=None, description="Share of the reused tokens that is recomputed.")
+    ratio: float | Literal["auto"] | None = Field(
+        default=None, description="Share of the reused tokens that is recomputed; auto: what loading gives time for."
+    )
     overflow: Literal["refuse", "drop"] | None = Field(default=None, description="What a too long prompt does.")
 
     _library: Library = PrivateAttr()
