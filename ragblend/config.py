@@ -40,6 +40,15 @@ def require_ratio(ratio: Ratio, whose: str = "") -> None:
     require(known, f"ratio must be auto or between 0 and 1, got {ratio}{f' for {whose}' if whose else ''}")
 
 
+def fixed_ratio(ratio: Ratio) -> float:
+    """The ratio, which is the same for every request. Raises ConfigError for ``auto``."""
+    if ratio == "auto":
+        raise ConfigError(
+            "with auto every request has another ratio, so they could not be compared: give a number"
+        )
+    return ratio
+
+
 def as_ratio(text: str) -> Ratio:
     """``0.15`` or ``auto``. Raises ConfigError."""
     if text == "auto":

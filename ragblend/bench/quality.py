@@ -14,7 +14,7 @@ from ragblend.bench.report import QualityReport, QualitySettings, make_row
 from ragblend.bench.trial import Measurement, TransformersRun, Trial
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.policies import policy_named
-from ragblend.config import Ratio, require
+from ragblend.config import Ratio, fixed_ratio, require
 from ragblend.engine import Engine
 from ragblend.errors import ContextOverflowError
 
@@ -52,7 +52,7 @@ def run(
     full = Variant("full", policy_named("full"), 1.0)
     variants = [variant for variant in as_variants(policies, ratio) if variant.policy.name != "full"]
     for variant in variants:
-        require(variant.ratio != "auto", f"{variant.label}: with auto every question has another ratio: give a number")
+        fixed_ratio(variant.ratio)
     prompts = PassagePrompts(engine, question, passage_tokens, answer_tokens)
     questions, too_long = fitting([prompts.question(each) for each in read_examples(data, limit)], engine)
     full_measured: list[Measurement] = []

@@ -14,6 +14,7 @@ from ragblend.bench.metrics import exact_match, f1
 from ragblend.bench.passages import Question
 from ragblend.bench.variants import Variant
 from ragblend.blend.blender import blend
+from ragblend.config import fixed_ratio
 from ragblend.engine import Engine
 from ragblend.store.base import KVStore
 
@@ -93,7 +94,7 @@ class Trial:
             self.engine.anchor,
             self.question.prompt,
             policy=variant.policy,
-            ratio=variant.fixed_ratio,
+            ratio=fixed_ratio(variant.ratio),
             store=self.store,
             room=self.question.room,
         )
@@ -116,7 +117,7 @@ class Trial:
         return Measurement(
             id=example.id,
             policy=variant.label,
-            ratio=variant.fixed_ratio,
+            ratio=fixed_ratio(variant.ratio),
             answer=answer,
             f1=f1(answer, example.answers),
             em=exact_match(answer, example.answers),

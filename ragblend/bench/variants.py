@@ -21,13 +21,6 @@ class Variant:
     def __post_init__(self) -> None:
         require_ratio(self.ratio, self.label)
 
-    @property
-    def fixed_ratio(self) -> float:
-        """The ratio, which is the same for every request. Raises ConfigError for ``auto``."""
-        if self.ratio == "auto":
-            raise ConfigError(f"{self.label}: with auto every question has another ratio: give a number")
-        return self.ratio
-
 
 def as_variants(policies: Sequence[str | Variant], ratio: Ratio) -> list[Variant]:
     """Each policy as a variant; a name may carry a ratio of its own: ``query@0.1``.

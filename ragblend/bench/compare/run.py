@@ -18,7 +18,7 @@ from ragblend.bench.compare.systems import System
 from ragblend.bench.compare.workloads import WORKLOADS, Material, require_workloads
 from ragblend.bench.data import Example, handbook_questions, handbook_texts
 from ragblend.bench.machine import describe_device
-from ragblend.config import BlendSettings, require
+from ragblend.config import BlendSettings, fixed_ratio, require
 from ragblend.errors import ConfigError, ContextOverflowError
 from ragblend.models.load import choose_dtype, load_tokenizer
 from ragblend.models.source import resolve_model
@@ -73,7 +73,7 @@ def run(
         context=-(-longest // 256) * 256,
         reuse=True,
         policy=blend.policy,
-        ratio=blend.ratio,
+        ratio=fixed_ratio(blend.ratio),
         folder="",
     )
     gguf = gguf_of(model)
