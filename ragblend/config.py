@@ -43,9 +43,7 @@ def require_ratio(ratio: Ratio, whose: str = "") -> None:
 def fixed_ratio(ratio: Ratio) -> float:
     """The ratio, which is the same for every request. Raises ConfigError for ``auto``."""
     if ratio == "auto":
-        raise ConfigError(
-            "with auto every request has another ratio, so they could not be compared: give a number"
-        )
+        raise ConfigError("with auto every request has another ratio, so they could not be compared: give a number")
     return ratio
 
 

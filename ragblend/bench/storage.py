@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from ragblend.config import require
-from ragblend.store.base import KVReader, LayerKV, WrappedReader
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import KVReader, WrappedReader
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 

@@ -15,8 +15,9 @@ from ragblend.blend.profile import Profile, measure, profile_of
 from ragblend.config import BlendSettings, GenerationSettings, Ratio, as_ratio
 from ragblend.engine import Engine
 from ragblend.errors import ConfigError
+from ragblend.kernels.layout import LayerKV
 from ragblend.prompt import Prompt
-from ragblend.store.base import LayerKV, WrappedReader
+from ragblend.store.base import WrappedReader
 from ragblend.store.memory import MemoryStore
 from tests import tiny
 

@@ -13,9 +13,10 @@ from ragblend.blend.blender import Blended, blend
 from ragblend.blend.loader import Loader
 from ragblend.blend.policies import policy_named
 from ragblend.errors import CorruptEntryError, GenerationCancelled
+from ragblend.kernels.layout import LayerKV
 from ragblend.models.rows import RowRun
 from ragblend.prompt import Prompt, Segment
-from ragblend.store.base import LayerKV, WrappedReader
+from ragblend.store.base import WrappedReader
 from ragblend.store.memory import MemoryStore
 from tests import tiny
 
