@@ -16,7 +16,7 @@ from ragblend.config import BlendSettings, GenerationSettings, Ratio, as_ratio
 from ragblend.engine import Engine
 from ragblend.errors import ConfigError
 from ragblend.kernels.layout import LayerKV
-from ragblend.prompt import Prompt
+from ragblend.prompt import Prompt, Segment
 from ragblend.store.base import WrappedReader
 from ragblend.store.memory import MemoryStore
 from tests import tiny
@@ -52,8 +52,6 @@ def store(tiny_engine) -> MemoryStore:
 
 @pytest.fixture(scope="module")
 def prompt(tiny_engine) -> Prompt:
-    from ragblend.prompt import Segment
-
     segments = [Segment("chunk", ids, tiny_engine.chunk_key("default", ids)) for ids in CHUNKS]
     return tiny_engine.template.build(segments, "Why?")
 
@@ -146,12 +144,15 @@ class TestEngine:
         answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, cache="off")
         assert (answer.ratio, answer.usage.recomputed_tokens) == (1.0, 200)
 
-    def test_the_next_turn_finds_what_an_automatic_ratio_left(self, tiny_engine, prompt, store):
+    def test_the_next_turn_finds_what_an_automatic_ratio_left(self, tiny_engine, prompt, store, monkeypatch):
         """Whatever ratio each request had; another floor is another setting."""
+        monkeypatch.setitem(
+            vars(tiny_engine), "_profile", Profile(10.0, 0.0)
+        )  # too dear for more than the floor
         cache = tiny_engine.caches.own("auto").prefixes
         blend = BlendSettings(ratio="auto", ratio_floor=0.2)
         answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, cache=cache)
-        assert answer.prefix_tokens == 0
+        assert (answer.ratio, answer.prefix_tokens) == (0.2, 0)
         longer = replace(prompt, segments=(*prompt.segments, *tiny_engine.template.build([], "And why?").segments[-1:]))
 
         def found(settings: BlendSettings) -> int:
