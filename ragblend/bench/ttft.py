@@ -16,6 +16,7 @@ from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.storage import SlowDiskStore
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.blender import blend
+from ragblend.blend.policies import Policy
 from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, Ratio, require
 from ragblend.engine import Engine
 from ragblend.prompt import Prompt, Segment
@@ -126,7 +127,12 @@ class _Rounds:
     def round(self, number: int) -> None:
         """Run everything once; round 0 warms up."""
         full = self._answer(_FULL, self.store)
-        measured = [self._measure(variant) for variant in self.variants]
+        measured = [
+            _Measured(full, 0.0, full.timings.ttft_s, None)
+            if variant.policy.reuse == "nothing"
+            else self._measure(BlendSettings(variant.policy.name, variant.ratio), variant.policy)
+            for variant in self.variants
+        ]
         with transformers_attention(self.engine.adapter) as self.attention:
             theirs = transformers_prefill(self.engine.adapter, self.prompt.token_ids).seconds
         if number > 0:
@@ -145,7 +151,7 @@ class _Rounds:
             yield TtftRow(
                 context=context,
                 policy=variant.policy.name,
-                ratio=rounds[0].answer.ratio,
+                ratio=rounds[0].answer.ratio if variant.ratio == "auto" else variant.ratio,
                 ttft_s=statistics.median(seconds),
                 speedup_vs_full=statistics.median(full / own for full, own in zip(fastest, seconds, strict=True)),
                 computed_tokens=rounds[0].answer.usage.computed_tokens,
@@ -157,18 +163,15 @@ class _Rounds:
                 of_floor=_median(one.of_floor for one in rounds),
             )
 
-    def _measure(self, variant: Variant) -> _Measured:
-        settings = BlendSettings(variant.policy.name, variant.ratio)
+    def _measure(self, settings: BlendSettings, policy: Policy) -> _Measured:
         answer = self._answer(settings, self.store)
         load_s = answer.timings.load_s + answer.timings.hidden_load_s
         compute_s = self._answer(settings, self.memory).timings.ttft_s
-        if variant.policy.reuse == "nothing":
-            return _Measured(answer, load_s, compute_s, None)
         blended = blend(
             self.engine.adapter,
             self.engine.anchor,
             self.prompt,
-            policy=variant.policy,
+            policy=policy,
             ratio=answer.ratio,
             store=self.memory,
         )

@@ -146,9 +146,7 @@ class TestEngine:
 
     def test_the_next_turn_finds_what_an_automatic_ratio_left(self, tiny_engine, prompt, store, monkeypatch):
         """Whatever ratio each request had; another floor is another setting."""
-        monkeypatch.setitem(
-            vars(tiny_engine), "_profile", Profile(10.0, 0.0)
-        )  # too dear for more than the floor
+        monkeypatch.setitem(vars(tiny_engine), "_profile", Profile(10.0, 0.0))  # too dear for more than the floor
         cache = tiny_engine.caches.own("auto").prefixes
         blend = BlendSettings(ratio="auto", ratio_floor=0.2)
         answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, cache=cache)
