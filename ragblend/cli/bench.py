@@ -15,7 +15,7 @@ from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.options import Debug, Device, Dtype, Json, Model, Ratio
 from ragblend.cli.output import emit, stderr, stdout, table
-from ragblend.config import CODECS, BlendSettings, as_ratio, require
+from ragblend.config import CODECS, BlendSettings, as_ratio, fixed_ratio, require
 from ragblend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ def store(
     from ragblend.bench.variants import as_variants
 
     as_codecs(names)
-    as_variants(asked, ratio)
+    share = fixed_ratio(as_ratio(ratio))
+    as_variants(asked, share)
     if data:
         read_examples(data, limit)
     engine = start.start_engine(model, device, dtype, json=json)
@@ -283,7 +284,7 @@ def store(
             repeats=repeats,
             data=data,
             policies=asked,
-            ratio=ratio,
+            ratio=share,
             limit=limit,
             progress=advance,
         )
