@@ -43,6 +43,30 @@ def test_a_disk_budget_is_kept_and_shown(run: Run, docs: Path, model: Path, tmp_
     assert run("info", "--library", library, "--json").json["store"]["evicted"] == 0
 
 
+def test_a_codec_is_kept_and_shown(run: Run, docs: Path, model: Path, tmp_path: Path) -> None:
+    library = tmp_path / "docs.rag"
+    assert run("index", docs, "--library", library, "--model", model, "--codec", "int8+zstd").status == 0
+    assert run("info", "--library", library, "--json").json["store"]["codec"] == "int8+zstd"
+    assert "as int8+zstd" in run("info", "--library", library).out
+    assert run("index", docs, "--library", library).status == 0
+    verified = run("verify", "--library", library, "--audit", 2, "--json")
+    assert (verified.status, verified.json["audited"], verified.json["deviating"]) == (0, 2, [])
+    assert run("ask", "How long?", "--library", library, "--max-tokens", 2, "--json").json["hits"] == 2
+
+
+@pytest.mark.parametrize(
+    ("codec", "status", "message"),
+    [("int4", 1, "keeps its KV as raw, not as int4"), ("int3", 2, "the codec must be one of raw, ")],
+)
+def test_another_codec_is_refused_before_a_model_is_loaded(
+    run: Run, docs: Path, library: Path, no_model: None, codec: str, status: int, message: str
+) -> None:
+    refused = run("index", docs, "--library", library, "--codec", codec)
+    assert (refused.status, refused.out) == (status, "")
+    assert message in refused.err
+    assert refused.err.count("\n") == 1
+
+
 def test_a_remote_tier_is_told_and_remembered(run: Run, docs: Path, model: Path, tmp_path: Path) -> None:
     library, remote = tmp_path / "docs.rag", tmp_path / "remote"
     assert run("index", docs, "--library", library, "--model", model, "--remote", f"file://{remote}").status == 0
