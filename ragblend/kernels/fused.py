@@ -32,27 +32,27 @@ def place_chunks(
     first: int,
     rotation: Rotation,
 ) -> None:
-    """See ``reference.place_chunks``. Chunks that stand side by side are turned together."""
+    """See ``reference.place_chunks``. Raw chunks that stand side by side are turned together."""
     for run in _runs(chunks, starts):
         begin, end = run[0][1], run[-1][1] + run[-1][0].tokens
-        exact = all(chunk.codec == "raw" for chunk, _ in run)
-        # Dequantised keys are rounded to the canvas' type once, after they are turned.
-        turned = keys[:, begin:end] if exact else keys.new_empty(keys[:, begin:end].shape, dtype=torch.float32)
-        for chunk, start in run:
-            some_keys, some_values = dequantise(chunk)
-            turned[:, start - begin : start - begin + chunk.tokens] = some_keys
-            values[:, start : start + chunk.tokens] = some_values
         angles = slice(begin - first, end - first)
-        reference.rotate_(turned, cos[angles], sin[angles], rotation)
-        if not exact:
+        if run[0][0].codec == "raw":
+            for chunk, start in run:
+                keys[:, start : start + chunk.tokens] = chunk.keys
+                values[:, start : start + chunk.tokens] = chunk.values
+            reference.rotate_(keys[:, begin:end], cos[angles], sin[angles], rotation)
+        else:  # rounded to the canvas' type once, after they are turned
+            turned, values[:, begin:end] = dequantise(run[0][0].map(lambda tensor: tensor.to(keys.device)))
+            reference.rotate_(turned, cos[angles], sin[angles], rotation)
             keys[:, begin:end] = turned
 
 
 def _runs(chunks: Sequence[LayerKV], starts: Sequence[int]) -> Iterator[list[tuple[LayerKV, int]]]:
-    """Chunks with their starts, those together that follow one another without a gap."""
+    """Chunks with their starts, raw ones together that follow one another without a gap."""
     run: list[tuple[LayerKV, int]] = []
     for chunk, start in sorted(zip(chunks, starts, strict=True), key=lambda placed: placed[1]):
-        if run and run[-1][1] + run[-1][0].tokens != start:
+        follows = run and run[-1][1] + run[-1][0].tokens == start
+        if run and not (follows and chunk.codec == run[-1][0].codec == "raw"):
             yield run
             run = []
         run.append((chunk, start))

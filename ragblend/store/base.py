@@ -55,7 +55,7 @@ class KVReader(Protocol):
     def layer_count(self) -> int: ...
 
     def layer(self, index: int) -> LayerKV:
-        """Read one layer, to be read only by the caller.
+        """Read one layer, to be read only by the caller. What is kept in fewer bits is handed out so.
 
         Raises EntryError (CorruptEntryError when the bytes are not what was written); tell the store
         with ``discard`` and the error's cause, and compute the chunk instead.
