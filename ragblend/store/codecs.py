@@ -79,7 +79,7 @@ class StoreCodec:
         """Bytes of a layer before compression. Raises CorruptEntryError where no layer is that large."""
         nbytes = sum(math.prod(shape) * kind.itemsize for shape, kind in self._tensors(dtype, keys))
         if nbytes > _MOST_LAYER_BYTES:
-            raise CorruptEntryError(f"a layer of {nbytes:,} bytes is too large")
+            raise CorruptEntryError(f"no layer has more than {_MOST_LAYER_BYTES:,} bytes")
         return nbytes
 
     def pack(self, layer: LayerKV) -> list[bytes | memoryview]:

@@ -210,8 +210,8 @@ def _decode_span(name: str, field: dict[str, Any], stated: Any, codec: StoreCode
         dtype, shape = _parse_label(label)
         (nbytes,) = sizes
         span = Span(name, dtype, shape, f"{codec.name}/{label}", begin, nbytes, digest)
-        sized = codec.zstd or nbytes == codec.layer_bytes(dtype, shape)
-        sound = field["dtype"] == "U8" and codec.holds(dtype) and sized
+        plain_bytes = codec.layer_bytes(dtype, shape)
+        sound = field["dtype"] == "U8" and codec.holds(dtype) and (codec.zstd or nbytes == plain_bytes)
     if not sound or offsets != [begin - data_begin, begin - data_begin + span.nbytes]:
         raise ValueError(name)
     return span
