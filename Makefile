@@ -8,7 +8,7 @@ TESTED := $(VENV)/ready-for-tests
 INTEGRATIONS := $(patsubst %/pyproject.toml,%,$(wildcard integrations/*/pyproject.toml))
 DEMO   := .demo/handbook.rag
 
-.PHONY: help environment demo test test-long test-optimised lint bench clean
+.PHONY: help environment demo test test-long test-optimised lint bench benchmarks-page clean
 
 help:
 	@echo "make demo    index the example handbook, ask it questions, compare with full prefill"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-optimised  the suite under python -O"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bench   time to first token on this machine; with DATA=questions.jsonl, quality of the answers too"
+	@echo "make benchmarks-page  docs/benchmarks.md from the JSON files in docs/benchmarks"
 	@echo "make clean   remove the environment and the demo's library"
 
 environment: $(READY)
@@ -67,6 +68,9 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/ragblend bench ttft
 	$(if $(DATA),$(BIN)/ragblend bench quality --data $(DATA))
+
+benchmarks-page: $(READY)
+	$(BIN)/python docs/write_benchmarks.py
 
 clean:
 	rm -rf $(VENV) .demo

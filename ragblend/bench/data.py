@@ -57,7 +57,12 @@ def read_examples(path: Path, limit: int | None = None) -> list[Example]:
 
 def handbook_texts() -> list[str]:
     """The documents of the example handbook; none where the package stands without its repository."""
-    return [path.read_text(encoding="utf-8") for path in sorted((_EXAMPLES / "handbook").glob("*.md"))]
+    return [path.read_text(encoding="utf-8") for path in sorted(handbook_folder().glob("*.md"))]
+
+
+def handbook_folder() -> Path:
+    """Where the example handbook is, if this is its repository."""
+    return _EXAMPLES / "handbook"
 
 
 def handbook_questions() -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,8 @@ from ragblend.engine import Engine
 class Machine:
     """device: the accelerator's name, or ``cpu``. cores: those this process may use. date: UTC, ISO 8601.
 
-    triton: empty where it is not installed.
+    triton: empty where it is not installed. commit: of the source tree, ``+`` behind it where files were changed;
+    ``unknown`` outside of one.
     """
 
     cpu: str
@@ -29,6 +31,7 @@ class Machine:
     triton: str
     transformers: str
     ragblend: str
+    commit: str
     python: str
     model: str
     dtype: str
@@ -51,6 +54,7 @@ def describe_device(device: torch.device, model: str, dtype: torch.dtype) -> Mac
         triton=_version("triton"),
         transformers=version("transformers"),
         ragblend=_version("ragblend") or "source",  # empty where it runs from a source tree
+        commit=_commit(),
         python=platform.python_version(),
         model=model,
         dtype=str(dtype).removeprefix("torch."),
@@ -64,6 +68,16 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, check=False).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip() + ("+" if changed else "")
 
 
 def _cpu_name() -> str:

@@ -54,7 +54,7 @@ class VectorIndex:
         """Write the index whole or not at all. ``stamp`` says what it belongs to. Raises OSError."""
         import faiss
 
-        payload = faiss.serialize_index(self._index).tobytes()
+        payload = faiss.serialize_index(self._index).data
         SYSTEM_FILES.make_private_folder(path.parent)
         SYSTEM_FILES.write_whole(path, [digest_fields(stamp, payload).encode(), payload])
 
@@ -64,7 +64,7 @@ class VectorIndex:
         import faiss
 
         try:
-            data = path.read_bytes()
+            data = memoryview(path.read_bytes())  # hundreds of megabytes in a large library: not copied
         except OSError:
             return None
         digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]

@@ -12,8 +12,11 @@ import numpy as np
 KEY_VERSION = 1
 
 
-def digest_fields(*fields: bytes | str) -> str:
-    """SHA-256 (hex) over length-prefixed fields, so that no two field lists collide by concatenation."""
+def digest_fields(*fields: bytes | memoryview | str) -> str:
+    """SHA-256 (hex) over length-prefixed fields, so that no two field lists collide by concatenation.
+
+    A memoryview is one of single bytes.
+    """
     hasher = hashlib.sha256()
     for value in fields:
         data = value.encode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Questions for a model of 512 positions."""
+"""Questions for a model of 512 positions, and a model in a folder that several processes can load."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+
+from tests import tiny
 
 
 @pytest.fixture
@@ -31,3 +33,11 @@ def write_questions(folder: Path) -> Path:
     path = folder / "questions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny.family("llama", max_position_embeddings=1024).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder

@@ -104,6 +104,15 @@ def test_compare(run: Run, model: Path, data: Path) -> None:
     assert "absent: it reads GGUF files" in " ".join(as_text.out.split())
 
 
+def test_growth_of_a_library_alone_needs_no_model(run: Run, no_model: None, tmp_path: Path) -> None:
+    alone = ("bench", "growth", "--contexts=", "--chunks=", "--processes=", "--windows", 1)
+    result = run(*alone, "--library", "20", "--plots", tmp_path / "plots", "--note", "busy", "--json")
+    assert (result.status, result.err) == (0, "")
+    [row] = result.json["library"]
+    assert (row["chunks"], row["vectors"], result.json["note"]) == (20, 20, "busy")
+    assert (tmp_path / "plots" / "growth-library-time.png").is_file()
+
+
 def test_tasks(run: Run, no_model: None, tmp_path: Path) -> None:
     out = tmp_path / "tasks.jsonl"
     result = run("bench", "tasks", "--out", out, "--count", 2, "--json")
@@ -147,6 +156,10 @@ def test_store(run: Run, model: Path, data: Path) -> None:
         ("compare --threads 0", "threads must be at least 1"),
         ("compare --policy best", "unknown policy 'best'"),
         ("compare --data missing.jsonl", "missing.jsonl: no such file"),
+        ("growth --library 10,many", "must be whole numbers"),
+        ("growth --library 0 --contexts= --chunks= --processes=", "at least 1 chunk, got 0"),
+        ("throughput --requests 0", "requests must be at least 1"),
+        ("throughput --policies best", "unknown policy 'best'"),
         ("tasks", "Missing option '--out'"),
         ("tasks --out {data} --kinds riddle", "unknown kind 'riddle'"),
         ("store --codecs raw,int2", "the codec must be one of raw, "),

@@ -61,8 +61,8 @@ def run(
     source = resolve_model(model)
     tokenizer = load_tokenizer(source.path_or_id)
     require(tokenizer is not None, f"{source.name}: the model has no tokenizer, so it cannot read text")
-    material = _material(PromptTemplate(tokenizer), examples, context, chunk_tokens)
-    asked = [WORKLOADS[name](material, prompts + 1) for name in workloads]
+    given = material(PromptTemplate(tokenizer), examples, context, chunk_tokens)
+    asked = [WORKLOADS[name](given, prompts + 1) for name in workloads]
     longest = max(len(prompt) for workload in asked for prompt in workload.prompts) + answer_tokens
     _require_fitting(source.path_or_id, longest, answer_tokens)
     settings = PeerSettings(
@@ -102,9 +102,8 @@ def run(
     )
 
 
-def _material(
-    template: PromptTemplate, examples: Sequence[Example] | None, context: int, chunk_tokens: int
-) -> Material:
+def material(template: PromptTemplate, examples: Sequence[Example] | None, context: int, chunk_tokens: int) -> Material:
+    """What prompts are made of. Raises ConfigError where there is neither an example handbook nor ``examples``."""
     if examples is None:
         texts, questions = handbook_texts(), handbook_questions()
     else:

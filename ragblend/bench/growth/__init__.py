@@ -1,0 +1,1 @@
+"""``ragblend bench growth``: what a library and a request cost as they grow."""
