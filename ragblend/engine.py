@@ -137,6 +137,11 @@ class Engine:
     def context_length(self) -> int:
         return self.adapter.context_length
 
+    @property
+    def chunk_room(self) -> int:
+        """Most tokens of a chunk: what the context has left behind the anchor."""
+        return self.context_length - len(self.anchor_ids)
+
     def require_policy(self, name: str) -> None:
         """Raise ConfigError if there is no selection policy of this name."""
         policy_named(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -99,10 +99,13 @@ def family(name: str, seed: int = 0, **settings: Any) -> PreTrainedModel:
     return build(model_type, seed, **{**defaults, **settings})
 
 
-def tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """One token a byte, plus three control tokens and a chat template."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+def tokenizer(
+    chat_template: str | None = CHAT_TEMPLATE, merges: Sequence[tuple[str, str]] = ()
+) -> PreTrainedTokenizerFast:
+    """One token a byte, plus three control tokens and a chat template. merges: tokens that become one."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    vocabulary = {letter: index for index, letter in enumerate(letters)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIAL)

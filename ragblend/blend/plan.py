@@ -179,4 +179,6 @@ def shared_prefix(prompt: Prompt, anchor: Anchor) -> int:
 def _lookup(store: KVStore | None, segment: Segment) -> KVReader | None:
     if store is None or segment.key is None:
         return None
-    return store.open(segment.key, segment.token_ids)
+    reader = store.open(segment.key, segment.entry_ids or segment.token_ids)
+    # A token's KV depends on nothing behind it, so the beginning of an entry is an entry.
+    return PartReader(reader, 0, len(segment)) if reader and segment.entry_ids else reader

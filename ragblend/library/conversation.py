@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ragblend.library.known import KnownTexts
 from ragblend.library.protocol import LibraryEngine
@@ -74,12 +74,12 @@ class ConversationReader:
 
     def _text(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
         cursor = 0
-        for match, segment in self._known.find(text) if self._known else ():
-            self._gap(text[cursor : match.start], made, first=first and not cursor, last=False)
-            made.runs.append(segment)
-            if not self._has(segment):  # evicted, or lost
-                made.chunks.append(text[match.start : match.end])
-            cursor = match.end
+        for found in self._known.find(text) if self._known else ():
+            self._gap(text[cursor : found.start], made, first=first and not cursor, last=False)
+            made.runs += self._cut(found.segment, text[found.start : found.end]) if found.cut else [found.segment]
+            if not self._has(found.segment):  # evicted, or lost
+                made.chunks.append(found.text)
+            cursor = found.end
         self._gap(text[cursor:], made, first=first and not cursor, last=last)
 
     def _gap(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
@@ -105,6 +105,15 @@ class ConversationReader:
         else:
             made.runs.append(as_indexed)
             made.chunks.append(whole)
+
+    def _cut(self, whole: Segment, text: str) -> list[Segment]:
+        """The chunk that begins with ``text`` and goes on with white space, as ``text`` alone."""
+        token_ids = tuple(self._template.text_ids(text))
+        pairs = enumerate(zip(token_ids, whole.token_ids, strict=False))
+        # A tokenizer may join the last characters and the white space behind them: these are glue then.
+        shared = next((at for at, (own, other) in pairs if own != other), min(len(token_ids), len(whole)))
+        chunk = replace(whole, token_ids=token_ids[:shared], entry_ids=whole.token_ids)
+        return [chunk, Segment("glue", token_ids[shared:])]
 
     def _has(self, chunk: Segment) -> bool:
         return chunk.key is not None and self._store.contains(chunk.key)

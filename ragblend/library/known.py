@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,10 +18,26 @@ from ragblend.results import Source
 _PAGE = 256
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A known text at ``start..end`` of a prompt. text: all of it. segment: the chunk that it is.
+
+    cut: the prompt has it without the white space at its end.
+    """
+
+    start: int
+    end: int
+    text: str
+    segment: Segment
+    cut: bool
+
+
 class KnownTexts:
     """Precomputed texts, and documents' chunks as the model reads them. Follows the catalogue.
 
-    In the index a chunk stands under its id, a text under its id negated.
+    A chunk of a file ends with a blank line, which templates keep, shorten or strip. So texts are found
+    without outer white space, and what of it stands in the prompt is looked at then. In the index a chunk
+    stands under its id, a text under its id negated.
     """
 
     def __init__(self, records: Records, texts: PrecomputedTexts) -> None:
@@ -31,20 +48,21 @@ class KnownTexts:
         self._own = _Followed(texts.version, lambda: -texts.ids(), self._negated)
         self._lock = threading.Lock()
 
-    def find(self, text: str) -> list[tuple[Match, Segment]]:
-        """Known texts in ``text`` in order, the longest first where they overlap, each as a chunk of a prompt."""
+    def find(self, text: str) -> list[Found]:
+        """Known texts in ``text`` in order, the longest first where they overlap."""
         with self._lock:
             for followed in (self._chunks, self._own):
                 followed.catch_up(self._index)
-        segments: dict[int, Segment] = {}
+        known: dict[int, tuple[str, Segment]] = {}
 
         def read(owner: int) -> str | None:
-            known = self._read(owner)
-            if known is not None:
-                segments[owner] = known[1]
-            return known and known[0]
+            found = self._read(owner)
+            if found is None:
+                return None
+            known[owner] = found
+            return found[0].strip()
 
-        return [(match, segments[match.owner]) for match in self._index.find(text, read)]
+        return [_found(text, match, *known[match.owner]) for match in self._index.find(text, read)]
 
     def _read(self, owner: int) -> tuple[str, Segment] | None:
         """A known text, and the chunk of a prompt that it is; checked, and None if it is gone."""
@@ -59,6 +77,13 @@ class KnownTexts:
 
     def _negated(self, owners: Ids) -> Iterator[tuple[int, str]]:
         return ((-id, text) for id, text in self._texts.prompt_texts(-owners))
+
+
+def _found(prompt: str, match: Match, text: str, segment: Segment) -> Found:
+    tail = text[len(text.rstrip()) :]
+    if prompt.startswith(tail, match.end):
+        return Found(match.start, match.end + len(tail), text, segment, cut=False)
+    return Found(match.start, match.end, text, segment, cut=True)
 
 
 class _Followed:
@@ -84,5 +109,5 @@ class _Followed:
         index.remove(np.setdiff1d(self._owners, wanted))
         new = np.setdiff1d(wanted, self._owners)
         pages = (self._read(new[first : first + _PAGE]) for first in range(0, len(new), _PAGE))
-        index.add(pair for page in pages for pair in page)
+        index.add((owner, text.strip()) for page in pages for owner, text in page)
         self._owners, self._version = wanted, version

@@ -90,7 +90,7 @@ class Precomputer:
             reason = "not valid Unicode (a lone surrogate)"
         else:
             token_ids = tuple(self.engine.template.text_ids(text))
-            room = self.engine.context_length - len(self.engine.anchor_ids)
+            room = self.engine.chunk_room
             if LEAST_TOKENS <= len(token_ids) <= room:
                 key = self.engine.chunk_key(self.store.key_namespace, token_ids, self.store.codec.name)
                 return Text(text, token_ids, key)

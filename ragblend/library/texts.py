@@ -162,9 +162,9 @@ class _Prepared:
         require(bool(document.id), "a text has an empty id: give it one")
         require(bool(document.text.strip()), f"text {document.id!r} is empty: leave it out")
         token_ids = engine.template.bare_ids(document.text)
-        room = engine.context_length - len(engine.anchor_ids)
+        room = engine.chunk_room
         require(
-            len(token_ids) < room,
+            len(token_ids) <= room,
             f"text {document.id!r} has {len(token_ids):,} tokens, but the context has room for {room:,}: split it",
         )
         try:

@@ -19,12 +19,16 @@ SegmentKind = Literal["prefix", "chunk", "glue", "suffix"]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of prompt tokens. ``key`` names a chunk's entry in the store, ``source`` its origin."""
+    """A run of prompt tokens. ``key`` names a chunk's entry in the store, ``source`` its origin.
+
+    entry_ids: all ids of the entry, where the chunk is only its beginning; None where it is the whole.
+    """
 
     kind: SegmentKind
     token_ids: tuple[int, ...]
     key: str | None = None
     source: Source | None = None
+    entry_ids: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -22,6 +22,14 @@ def test_what_was_added_is_there(library):
     assert library.texts.ids() == ["b", "w"]
 
 
+def test_a_text_may_fill_what_the_context_has_behind_the_anchor(library):
+    room = library.engine.chunk_room
+    assert library.texts.add([TextDocument("t", "x" * room)]) == 1
+    assert library.precompute(["y" * room, "y" * (room + 1)]).computed == 1
+    with pytest.raises(ConfigError, match=f"{room + 1:,} tokens, but the context has room for {room:,}: split it"):
+        library.texts.add([TextDocument("u", "x" * (room + 1))])
+
+
 def test_texts_are_found_with_their_metadata(library):
     library.texts.add([WARRANTY, BATTERY])
     best, other = library.search("How long does the warranty last?", k=2)

@@ -18,7 +18,7 @@ from watching import Watcher
 from llama_index.llms.ragblend import PrecomputeKV, RagBlend
 from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from ragblend import Library
-from ragblend.errors import ConfigError
+from ragblend.errors import ConfigError, RagblendError
 
 
 class Keywords(BaseExtractor):
@@ -140,5 +140,5 @@ def test_a_closed_library_says_so(engine, documents):
     llm = RagBlend(engine=engine)
     pipeline = IngestionPipeline(transformations=[SentenceSplitter(), PrecomputeKV(llm)])
     llm.close()
-    with pytest.raises(Exception, match="closed"):
+    with pytest.raises(RagblendError, match="closed"):
         pipeline.run(documents=documents)

@@ -14,7 +14,7 @@ from watching import Watcher
 
 from llama_index.llms.ragblend import RagBlend
 from ragblend import Engine, Library
-from ragblend.errors import ConfigError, ContextOverflowError, PathNotFoundError, StoreError
+from ragblend.errors import ConfigError, ContextOverflowError, LibraryMismatchError, PathNotFoundError, StoreError
 
 HELLO = [ChatMessage(role="system", content="Be kind."), ChatMessage(role="user", content="Hello, who are you?")]
 
@@ -240,6 +240,15 @@ def test_two_llms_with_their_own_engines_share_a_library(engine, tmp_path):
         text = "A paragraph that both of them will know once one of them has read it. " * 3
         one.library.precompute([text])
         assert two.complete(f"{text}\n\nAnd now?").raw["hits"] == 1
+
+
+def test_an_engine_of_another_model_is_refused(engine, tmp_path):
+    from setting import make_engine
+
+    with RagBlend(engine=engine, library=tmp_path / "l") as llm:
+        llm.library.precompute(["A paragraph that the first model has read, and nobody else."])
+    with pytest.raises(LibraryMismatchError, match="tiny-0"):
+        RagBlend(engine=make_engine(seed=1), library=tmp_path / "l")
 
 
 def test_settings_are_serialised_and_nothing_heavy_is(llm):

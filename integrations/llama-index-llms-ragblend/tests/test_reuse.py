@@ -45,20 +45,16 @@ def total(raws: list[dict[str, Any]], name: str) -> int:
     return sum(raw[name] for raw in raws)
 
 
-@pytest.mark.parametrize(
-    ("mode", "share"),
-    # The refine prompt has text on the lines of the first and the last paragraph, so these are not found.
-    [("compact", 0.9), ("tree_summarize", 0.9), ("accumulate", 0.9), ("refine", 0.3)],
-)
-def test_the_second_question_reuses_what_the_first_one_read(llm, index, mode, share):
+@pytest.mark.parametrize("mode", ["compact", "tree_summarize", "accumulate", "refine"])
+def test_the_second_question_reuses_what_the_first_one_read(llm, index, mode):
     engine = index.as_query_engine(llm=llm, similarity_top_k=5, response_mode=ResponseMode(mode))
     first = ask(engine, FIRST, llm)
     assert total(first, "learning") > 0
     second = ask(engine, SECOND, llm)
     assert len(second) == len(first)
-    assert total(second, "hits") >= 15 * share
-    assert total(second, "matched_tokens") >= share * CONTEXT_TOKENS
-    assert sum(raw["usage"]["cached_tokens"] for raw in second) >= share * CONTEXT_TOKENS
+    assert total(second, "hits") >= 15
+    assert total(second, "matched_tokens") >= 0.9 * CONTEXT_TOKENS
+    assert sum(raw["usage"]["cached_tokens"] for raw in second) >= 0.9 * CONTEXT_TOKENS
 
 
 def test_reuse_does_not_depend_on_the_order_of_documents(llm, embed_model):

@@ -15,7 +15,7 @@ from langchain_core.runnables import ConfigurableField
 import tiny
 from langchain_ragblend import ChatRagBlend
 from ragblend import Engine, Library, ReuseSettings
-from ragblend.errors import ConfigError, ContextOverflowError, LibraryError, LibraryMismatchError, PathNotFoundError
+from ragblend.errors import ConfigError, ContextOverflowError, LibraryMismatchError, PathNotFoundError, RagblendError
 from ragblend.models.canvas import Canvas
 
 from ..conftest import tiny_engine, tiny_model
@@ -301,7 +301,7 @@ def test_more_documents_than_fit_are_refused_with_the_counts_or_dropped(llm):
 def test_a_closed_model_says_so(engine):
     llm = ChatRagBlend(engine=engine)
     llm.close()
-    with pytest.raises((LibraryError, Exception), match="closed"):
+    with pytest.raises(RagblendError, match="closed"):
         llm.invoke("Hello")
 
 
