@@ -70,7 +70,7 @@ def system_prompt(material: Material, count: int) -> Workload:
     for number in range(count):
         messages = [Message("system", (Passage("0"),)), Message("user", (_question(material, number)[0],))]
         prompts.append(_rendered(material.template, messages, [instructions], kind="glue"))
-    return Workload("system prompt", (), tuple(prompts))
+    return Workload("system", (), tuple(prompts))
 
 
 def fresh(material: Material, count: int) -> Workload:

@@ -53,7 +53,7 @@ def report(model: Path) -> CompareReport:
 
 def test_every_system_runs_every_workload(report: CompareReport) -> None:
     assert [(row.workload, row.system) for row in report.rows] == [
-        (workload, system) for workload in ("reordered", "conversation", "system prompt", "fresh") for system in OURS
+        (workload, system) for workload in ("reordered", "conversation", "system", "fresh") for system in OURS
     ]
     for row in report.rows:
         assert row.n == 2
@@ -71,13 +71,13 @@ def test_what_each_system_reuses(report: CompareReport) -> None:
     assert reused["reordered", "transformers-prefix"] < 0.5 * length["reordered"]
     for system in ("ragblend", "transformers-prefix"):
         assert reused["conversation", system] > 0.5 * length["conversation"]
-        assert reused["system prompt", system] > 0.5 * length["system prompt"]
+        assert reused["system", system] > 0.5 * length["system"]
         assert reused["fresh", system] < 0.5 * length["fresh"]
 
 
 def test_exact_reuse_answers_as_full_prefill_does(report: CompareReport) -> None:
     for row in report.rows:
-        exact = row.system != "ragblend" or row.workload in ("system prompt", "fresh")
+        exact = row.system != "ragblend" or row.workload in ("system", "fresh")
         assert row.kl_to_full is not None
         assert row.same_answer is not None
         if exact:
