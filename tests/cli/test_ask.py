@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragblend.cli.ask import as_json, timing_line
+from ragblend.config import BlendSettings
 from ragblend.results import Answer, Source, Timings, Usage
 from tests.cli.conftest import Run
 
@@ -79,6 +80,13 @@ def test_compare_adds_full_prefill(run: Run, indexed: Path) -> None:
     assert found["full"].keys() == {"answer", "ttft_s"}
     assert found["full"]["answer"] == found["answer"], "at ratio 1 blending is full prefill"
     assert found["speedup"] == pytest.approx(found["full"]["ttft_s"] / found["timings"]["ttft_s"])
+
+
+def test_an_automatic_ratio_is_told(run: Run, indexed: Path) -> None:
+    arguments = ("ask", "How long?", "--library", indexed / "docs.rag", "--ratio", "auto", *SHORT)
+    found = run(*arguments, "--json").json
+    assert BlendSettings().ratio_floor <= found["ratio"] <= 1.0
+    assert run(*arguments, "--compare").out.startswith("query, ratio auto:\n")
 
 
 def test_answer_is_on_stdout_with_sources_and_timings(run: Run, indexed: Path) -> None:
