@@ -17,10 +17,12 @@ _THREADS_FOR_A_GPU = 4
 class Lane:
     """The lane of a device whose operations are done when they return, such as a CPU.
 
-    threads: how many load at once. One on a CPU: the cores are there to compute.
+    threads: how many load at once. One on a CPU: the cores are there to compute. has_own_cores: whether loading takes
+    nothing from what is computed.
     """
 
     threads = 1
+    has_own_cores = False
 
     def bring(self, kv: LayerKV) -> LayerKV:
         """A layer as it can be placed."""
@@ -46,6 +48,7 @@ class StreamLane(Lane):
     """
 
     threads = _THREADS_FOR_A_GPU
+    has_own_cores = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
