@@ -45,7 +45,7 @@ demo: $(READY)
 	$(BIN)/ragblend index examples/handbook --library $(DEMO)
 	$(BIN)/ragblend ask "What is the cutting width of the Wren 3?" --library $(DEMO) --compare
 	$(BIN)/ragblend ask "Who is the data protection officer?" --library $(DEMO) --compare
-	$(BIN)/ragblend ask "In which town is the data centre of Tillerby?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "Who founded Tillerby Garden Machines?" --library $(DEMO) --compare
 
 test: $(TESTED)
 	$(BIN)/python -m pytest tests
