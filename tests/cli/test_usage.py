@@ -13,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("no_model")
 
 MISTAKES = {
     "no chunks": ("ask q --library {library} -k 0", "-k must be at least 1"),
-    "ratio above 1": ("ask q --library {library} --ratio 1.2", "ratio must be between 0 and 1, got 1.2"),
-    "ratio below 0": ("ask q --library {library} --ratio -0.1", "ratio must be between 0 and 1"),
+    "ratio above 1": ("ask q --library {library} --ratio 1.2", "ratio must be auto or between 0 and 1, got 1.2"),
+    "ratio below 0": ("ask q --library {library} --ratio -0.1", "ratio must be auto or between 0 and 1"),
     "unknown policy": ("ask q --library {library} --policy best", "unknown policy 'best': choose one of full, prefix"),
     "unknown overflow": ("ask q --library {library} --overflow cut", "overflow must be 'refuse' or 'drop'"),
     "no answer": ("ask q --library {library} --max-tokens 0", "max_tokens must be at least 1"),

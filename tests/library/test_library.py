@@ -121,7 +121,7 @@ class TestAsk:
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
-            ({"ratio": 1.2}, "ratio must be between 0 and 1, got 1.2"),
+            ({"ratio": 1.2}, "ratio must be auto or between 0 and 1, got 1.2"),
             ({"policy": "unheard-of"}, "unheard-of"),
             ({"overflow": "explode"}, "overflow must be"),
             ({"k": 0}, "k must be at least 1, got 0"),

@@ -233,7 +233,7 @@ def test_two_engines_on_one_library_are_refused(engine, library):
     [
         ({"temprature": 1}, "temprature"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"ratio": 2}, "ratio must be between 0 and 1"),
+        ({"ratio": 2}, "ratio must be auto or between 0 and 1"),
         ({"policy": "magic"}, "unknown policy 'magic'"),
         ({"learn": "everything"}, "learn"),
         ({"model": "another"}, "the engine is tiny-0, not another"),
