@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from ragblend.blend.remembered import remember
 from ragblend.config import cache_directory
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.rows import RowRun
@@ -42,7 +43,7 @@ def profile_of(adapter: DecoderAdapter, identity: ModelIdentity) -> Profile:
         return Profile(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         profile = measure(adapter)
-        _remember(path, profile)
+        remember(path, asdict(profile))
         return profile
 
 
@@ -79,14 +80,3 @@ def _path(adapter: DecoderAdapter, identity: ModelIdentity) -> Path:
     facts = [device, str(torch.get_num_threads()), str(os.cpu_count()), adapter.kernels, str(adapter.dtype)]
     versions = [str(PROFILE_VERSION), torch.__version__, transformers.__version__]
     return cache_directory() / "profile" / f"{digest_fields(identity.digest(), *facts, *versions)}.json"
-
-
-def _remember(path: Path, profile: Profile) -> None:
-    """Keep the profile where that is possible; a cache that cannot be written only costs the next start."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(asdict(profile)))
-        unfinished.replace(path)
-    except OSError:
-        return

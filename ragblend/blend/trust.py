@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 import transformers
 
 from ragblend.blend.gate import run_gate
+from ragblend.blend.remembered import remember
 from ragblend.config import cache_directory
 from ragblend.errors import UnsupportedModelError
 from ragblend.models.adapter import DecoderAdapter
@@ -31,7 +30,7 @@ def require_trust(adapter: DecoderAdapter, name: str, identity: ModelIdentity) -
             f"{name} ({adapter.family}) does not compute the same through blending: {report.reason()}. "
             "Run `ragblend doctor` on it for every check; use another model"
         )
-    _remember(verdict, {"model": name, "checks": [check.name for check in report.checks]})
+    remember(verdict, {"model": name, "checks": [check.name for check in report.checks]})
 
 
 def _verdict_path(adapter: DecoderAdapter, identity: ModelIdentity) -> Path:
@@ -39,14 +38,3 @@ def _verdict_path(adapter: DecoderAdapter, identity: ModelIdentity) -> Path:
     if adapter.kernels == "triton":
         versions.append(version("triton"))
     return cache_directory() / "gate" / f"{digest_fields(identity.digest(), adapter.device.type, *versions)}.json"
-
-
-def _remember(path: Path, verdict: dict[str, object]) -> None:
-    """Keep the verdict where that is possible; a cache that cannot be written only costs the next start."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(verdict))
-        unfinished.replace(path)
-    except OSError:
-        return
