@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from ragblend.store.key import digest_fields
+
 CATALOGUE = "catalogue.sqlite"
 WRITER_LOCK = "writer.lock"
 CHUNK_KV = "kv"
 INDEX = "index"
+
+
+def index_file(folder: Path, namespace: str) -> Path:
+    """A namespace's search index."""
+    return folder / INDEX / f"{digest_fields(namespace)}.faiss"

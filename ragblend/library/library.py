@@ -48,7 +48,6 @@ from ragblend.prefix.names import Names
 from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.files import SYSTEM_FILES, Files
-from ragblend.store.key import digest_fields
 
 if TYPE_CHECKING:
     from ragblend.store.metrics import StoreMetrics
@@ -365,13 +364,11 @@ class Library(Answering):
 
     def _index_of(self, namespace: str) -> tuple[Path, Callable[[], str]]:
         """Where a namespace's search index lies, and what it has to belong to."""
-        path = self.folder / layout.INDEX / f"{digest_fields(namespace)}.faiss"
-        return path, partial(self._origin.index_stamp, namespace)
+        return layout.index_file(self.folder, namespace), partial(self._origin.index_stamp, namespace)
 
     def _open_shared(self, namespace: str, files: Files, metrics: StoreMetrics | None) -> SharedNamespace:
-        index, stamp = self._index_of(namespace)
         events = metrics.of(namespace) if metrics else StoreEvents()
-        return SharedNamespace(self.folder, namespace, index, stamp, files, events)
+        return SharedNamespace(self.folder, namespace, *self._index_of(namespace), files, events)
 
     def _is_empty(self) -> bool:
         return self._retriever.is_empty() and (self._shared is None or self._shared.is_empty())
