@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from ragblend.bench.data import read_examples
 from ragblend.bench.metrics import Mean, bootstrap_mean
-from ragblend.bench.passages import PassagePrompts, Question
+from ragblend.bench.passages import PassagePrompts
 from ragblend.bench.quality import QUESTION, fitting
 from ragblend.bench.report import METRICS
+from ragblend.bench.stores import in_memory
 from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.policies import policy_named
 from ragblend.engine import Engine
-from ragblend.errors import StoreError
 from ragblend.kernels.layout import Codec
-from ragblend.store.base import KVStore, read_whole
 from ragblend.store.codecs import StoreCodec
-from ragblend.store.memory import MemoryStore
 
 _FULL = Variant("full", policy_named("full"), 1.0)
 
@@ -72,7 +69,7 @@ def measure_fidelity(
         reference = Trial(engine, question, raw).full(_FULL)
         full.append(reference.measurement)
         for codec in numbers:
-            trial = Trial(engine, question, raw if codec == "raw" else _converted(raw, question, codec))
+            trial = Trial(engine, question, raw if codec == "raw" else in_memory(raw, question.prompt.chunks, codec))
             for index, variant in enumerate(variants):
                 measured.setdefault((codec, index), []).append(trial.blended(variant, reference))
         if progress is not None:
@@ -81,18 +78,6 @@ def measure_fidelity(
     for index in range(len(variants)):
         rows += [_row(codec, measured[codec, index], measured["raw", index]) for codec in numbers]
     return tuple(rows)
-
-
-def _converted(raw: KVStore, question: Question, codec: Codec) -> MemoryStore:
-    """The question's chunks in another codec."""
-    converted = MemoryStore(budget_bytes=1 << 50, codec=codec)
-    for chunk in question.prompt.chunks:
-        reader = raw.open(chunk.key or "", chunk.token_ids)
-        if reader is None:
-            raise StoreError("a chunk that was just computed is not in its store")
-        with closing(reader):
-            converted.put(chunk.key or "", read_whole(reader, chunk.token_ids))
-    return converted
 
 
 def _row(codec: str, measured: Sequence[Measurement], raw: Sequence[Measurement]) -> CodecFidelity:

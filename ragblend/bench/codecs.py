@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ragblend.bench.chunks import cut
 from ragblend.bench.codec_fidelity import CodecFidelity, measure_fidelity
+from ragblend.bench.gpu.clock import seconds_of
 from ragblend.bench.machine import Machine, describe_machine
+from ragblend.bench.stores import temporary_store
 from ragblend.config import DEFAULT_NAMESPACE, require
 from ragblend.engine import Engine
 from ragblend.errors import StoreError
 from ragblend.kernels import ops
 from ragblend.kernels.layout import LayerKV
 from ragblend.store.base import ChunkKV, read_whole
-from ragblend.store.catalogue import Catalogue
 from ragblend.store.codecs import StoreCodec
 from ragblend.store.disk import DiskStore
 
@@ -125,11 +126,7 @@ class _Timed:
 
 def _measure(engine: Engine, kvs: Sequence[ChunkKV], codec: StoreCodec) -> _Timed:
     keys = [engine.chunk_key(DEFAULT_NAMESPACE, kv.token_ids, codec.name) for kv in kvs]
-    with (
-        tempfile.TemporaryDirectory(prefix="ragblend-bench-") as folder,
-        closing(Catalogue(Path(folder) / "catalogue.db")) as catalogue,
-        closing(DiskStore(Path(folder), catalogue, codec=codec.name)) as store,
-    ):
+    with temporary_store(partial(DiskStore, codec=codec.name)) as store:
         began = time.perf_counter()
         file_bytes = sum(store.put(key, kv) for key, kv in zip(keys, kvs, strict=True))
         written = time.perf_counter()
@@ -161,11 +158,8 @@ def _place(engine: Engine, kvs: Sequence[ChunkKV]) -> float:
             chunks = [_on(adapter.device, kv.layers[layer]) for kv in kvs]
             keys, values = canvas.keys(layer)[0], canvas.values(layer)[0]
             cos, sin, rotation = adapter.rotary.turning(layer, angles)
-            began = time.perf_counter()
-            ops.place_chunks(chunks, starts, keys, values, cos, sin, 0, rotation, impl=adapter.kernels)
-            if adapter.device.type == "cuda":
-                torch.cuda.synchronize(adapter.device)
-            seconds += time.perf_counter() - began
+            place = partial(ops.place_chunks, chunks, starts, keys, values, cos, sin, 0, rotation, impl=adapter.kernels)
+            seconds += seconds_of(adapter.device, place)
     return seconds
 
 

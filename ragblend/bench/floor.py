@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ragblend.bench.baseline import transformers_attention, transformers_prefill
+from ragblend.bench.gpu.clock import seconds_of
 from ragblend.blend.blender import Blended
 from ragblend.engine import Engine
 from ragblend.kernels import ops
@@ -69,12 +69,4 @@ class Floor:
         return seconds
 
     def _timed(self, work: Callable[[], object]) -> float:
-        self._wait()
-        began = time.perf_counter()
-        work()
-        self._wait()
-        return time.perf_counter() - began
-
-    def _wait(self) -> None:
-        if self._adapter.device.type == "cuda":
-            torch.cuda.synchronize(self._adapter.device)
+        return seconds_of(self._adapter.device, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ragblend.bench.data import Example
+from ragblend.bench.stores import UNBOUNDED
 from ragblend.config import require
 from ragblend.engine import Engine
 from ragblend.prompt import Prompt, PromptTemplate, Segment
@@ -60,7 +61,7 @@ class PassagePrompts:
 
     def prefilled(self, question: Question) -> KVStore:
         """A store with the KV of the question's chunks, each prefilled behind the anchor."""
-        store = MemoryStore(budget_bytes=1 << 50)  # the prompt's length bounds it
+        store = MemoryStore(budget_bytes=UNBOUNDED)
         chunks = question.prompt.chunks
         for chunk, kv in zip(chunks, self._engine.prefill([chunk.token_ids for chunk in chunks]), strict=True):
             store.put(chunk.key or "", kv)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from ragblend.bench.baseline import Baseline, judge, transformers_attention, transformers_prefill
 from ragblend.bench.chunks import cut
 from ragblend.bench.floor import Floor
 from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.storage import SlowDiskStore
+from ragblend.bench.stores import in_memory, temporary_store
 from ragblend.bench.variants import Variant, as_variants
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import Policy
@@ -21,10 +21,8 @@ from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings
 from ragblend.engine import Engine
 from ragblend.prompt import Prompt, Segment
 from ragblend.results import Answer
-from ragblend.store.base import KVStore, read_whole
-from ragblend.store.catalogue import Catalogue
+from ragblend.store.base import KVStore
 from ragblend.store.disk import DiskStore
-from ragblend.store.memory import MemoryStore
 
 QUESTION = "What is the most important thing that these documents say?"
 _FULL = BlendSettings(policy="full", ratio=1.0)
@@ -117,7 +115,7 @@ class _Rounds:
         self.engine = engine
         self.prompt = prompt
         self.store = store
-        self.memory = _in_memory(store, prompt)
+        self.memory = in_memory(store, prompt.chunks)
         self.variants = variants
         self.own: list[float] = []
         self.theirs: list[float] = []
@@ -211,28 +209,8 @@ def _stored(
 ) -> Iterator[tuple[KVStore, list[Segment]]]:
     """The chunks' KV in a store in a temporary folder, and their segments."""
     segments = [Segment("chunk", ids, engine.chunk_key(DEFAULT_NAMESPACE, ids)) for ids in chunks]
-    with (
-        tempfile.TemporaryDirectory(prefix="ragblend-bench-") as folder,
-        closing(Catalogue(Path(folder) / "catalogue.db")) as catalogue,
-        closing(_disk_store(Path(folder), catalogue, storage_mb_s)) as store,
-    ):
+    make = DiskStore if storage_mb_s is None else partial(SlowDiskStore, bytes_s=storage_mb_s * 1e6)
+    with temporary_store(make) as store:
         for segment, kv in zip(segments, engine.prefill(chunks), strict=True):
             store.put(segment.key or "", kv)
         yield store, segments
-
-
-def _disk_store(folder: Path, catalogue: Catalogue, storage_mb_s: float | None) -> DiskStore:
-    if storage_mb_s is None:
-        return DiskStore(folder, catalogue)
-    return SlowDiskStore(folder, catalogue, storage_mb_s * 1e6)
-
-
-def _in_memory(store: KVStore, prompt: Prompt) -> MemoryStore:
-    """A copy of the prompt's chunks, so that loading costs as good as nothing."""
-    memory = MemoryStore(budget_bytes=max(1, 2 * store.nbytes()))
-    for chunk in prompt.chunks:
-        reader = store.open(chunk.key or "", chunk.token_ids)
-        if reader is not None:
-            with closing(reader):
-                memory.put(chunk.key or "", read_whole(reader, chunk.token_ids))
-    return memory

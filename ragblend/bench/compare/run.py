@@ -65,17 +65,7 @@ def run(
     asked = [WORKLOADS[name](given, prompts + 1) for name in workloads]
     longest = max(len(prompt) for workload in asked for prompt in workload.prompts) + answer_tokens
     _require_fitting(source.path_or_id, longest, answer_tokens)
-    settings = PeerSettings(
-        model=source.path_or_id,
-        gguf="",
-        dtype=str(choose_dtype(dtype, _CPU)).removeprefix("torch."),
-        threads=threads,
-        context=-(-longest // 256) * 256,
-        reuse=True,
-        policy=blend.policy,
-        ratio=fixed_ratio(blend.ratio),
-        folder="",
-    )
+    settings = peer_settings(source.path_or_id, blend, dtype, threads, -(-longest // 256) * 256)
     gguf = gguf_of(model)
     total = len(asked) * (prompts + 1) * len(systems)
     done = 0
@@ -99,6 +89,21 @@ def run(
         settings=CompareSettings(context, chunk_tokens, prompts, answer_tokens, threads),
         machine=replace(describe_device(_CPU, source.name, getattr(torch, settings.dtype)), threads=threads),
         measurements=tuple(rounds.measurements),
+    )
+
+
+def peer_settings(model: str, blend: BlendSettings, dtype: str, threads: int, context: int) -> PeerSettings:
+    """For a system that reads transformers' folders and is to reuse what it can, in no folder yet."""
+    return PeerSettings(
+        model=model,
+        gguf="",
+        dtype=str(choose_dtype(dtype, _CPU)).removeprefix("torch."),
+        threads=threads,
+        context=context,
+        reuse=True,
+        policy=blend.policy,
+        ratio=fixed_ratio(blend.ratio),
+        folder="",
     )
 
 

@@ -25,6 +25,20 @@ class Ceilings:
     upload_bytes_s: float
 
 
+def seconds_of(device: torch.device, operation: Callable[[], object]) -> float:
+    """What ``operation`` takes, once, from an idle device on."""
+    _wait(device)
+    began = time.perf_counter()
+    operation()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Clock:
     """Times operations on one device: medians, after warming up, with the caches cold."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -16,6 +14,7 @@ from ragblend.bench.gpu.clock import Ceilings
 from ragblend.bench.gpu.models import CONTEXT_LENGTH, random_model
 from ragblend.bench.gpu.operations import CHUNK_TOKENS, SUFFIX_TOKENS
 from ragblend.bench.gpu.shapes import ModelShape
+from ragblend.bench.stores import temporary_store
 from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
@@ -24,8 +23,6 @@ from ragblend.kernels.layout import LayerKV
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
 from ragblend.store.base import ChunkKV, KVReader, KVStore
-from ragblend.store.catalogue import Catalogue
-from ragblend.store.disk import DiskStore
 from ragblend.store.memory import MemoryReader
 
 POLICIES = ("full", "prefix", "none", "hkvd", "query")
@@ -201,15 +198,10 @@ class _Requests:
     @contextmanager
     def _stored(self, tier: str, chunks: Sequence[Segment]) -> Iterator[KVStore]:
         """Random KV of every chunk in a store of the tier."""
-        with (
-            tempfile.TemporaryDirectory(prefix="ragblend-bench-") as folder,
-            closing(Catalogue(Path(folder) / "catalogue.db")) as catalogue,
-        ):
-            store = DiskStore(Path(folder), catalogue) if tier == "disk" else ResidentStore()
-            with closing(store):
-                for chunk in chunks:
-                    store.put(chunk.key or "", self._random_kv(tier, chunk.token_ids))
-                yield store
+        with temporary_store() if tier == "disk" else closing(ResidentStore()) as store:
+            for chunk in chunks:
+                store.put(chunk.key or "", self._random_kv(tier, chunk.token_ids))
+            yield store
 
     def _random_kv(self, tier: str, token_ids: tuple[int, ...]) -> ChunkKV:
         on_device = self.adapter.device.type == "cuda"

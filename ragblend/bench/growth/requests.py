@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -16,13 +16,13 @@ import torch
 
 from ragblend.bench.compare import run as compare
 from ragblend.bench.compare.environments import process_environment
-from ragblend.bench.compare.peers.protocol import PeerSettings, Reply
+from ragblend.bench.compare.peers.protocol import Reply
 from ragblend.bench.compare.process import PeerProcess
 from ragblend.bench.compare.systems import REFERENCE, SYSTEMS
 from ragblend.bench.compare.workloads import reordered
 from ragblend.bench.data import Example
-from ragblend.config import BlendSettings, fixed_ratio, require
-from ragblend.models.load import choose_dtype, load_tokenizer
+from ragblend.config import BlendSettings, require
+from ragblend.models.load import load_tokenizer
 from ragblend.models.source import resolve_model
 from ragblend.prompt import Prompt, PromptTemplate
 
@@ -115,31 +115,19 @@ def grow_processes(
     source = resolve_model(model)
     template = PromptTemplate(load_tokenizer(source.path_or_id))
     workload = reordered(compare.material(template, examples, context, chunk_tokens), prompts + 1)
+    longest = max(len(prompt) for prompt in workload.prompts)
     cores = threads or torch.get_num_threads()
     rows = []
     for count in counts:
         each = max(1, cores // count)
         with tempfile.TemporaryDirectory(prefix="ragblend-growth-") as name, ExitStack() as stack:
             environment = process_environment(SYSTEMS[OURS], Path(sys.executable), each, Path(name))
+            settings = replace(compare.peer_settings(source.path_or_id, blend, dtype, each, longest + 1), folder=name)
             running = []
             for number in range(count):
-                settings = PeerSettings(
-                    model=source.path_or_id,
-                    gguf="",
-                    dtype=str(choose_dtype(dtype, torch.device("cpu"))).removeprefix("torch."),
-                    threads=each,
-                    context=max(len(prompt) for prompt in workload.prompts) + 1,
-                    reuse=True,
-                    policy=blend.policy,
-                    ratio=fixed_ratio(blend.ratio),
-                    folder=name,
-                )
                 log = Path(name) / f"{number}.log"
-                running.append(
-                    stack.enter_context(
-                        PeerProcess(Path(sys.executable), SYSTEMS[OURS].module, environment, settings, log)
-                    )
-                )
+                process = PeerProcess(Path(sys.executable), SYSTEMS[OURS].module, environment, settings, log)
+                running.append(stack.enter_context(process))
             for process in running:
                 process.prepare(workload.chunks)
                 process.answer(workload.prompts[0], 1)
