@@ -47,6 +47,11 @@ def page_of(folder: Path) -> str:
                 f"Not measured on a quiet machine yet: run it into `docs/benchmarks/{section.file}`.",
                 "",
             ]
+    lines += ["## Selection policies", "", *STUDY, ""]
+    for path in sorted(folder.glob("study-*.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        lines += [f"### {report['title']}", "", "```console", f"$ {report['command']}", "```", ""]
+        lines += [*study(report), "", machine_line(report["machine"]), ""]
     return "\n".join(lines)
 
 
@@ -200,6 +205,45 @@ def growth(report: dict[str, Any]) -> Lines:
     )
 
 
+def codecs(report: dict[str, Any]) -> Lines:
+    yield from table(
+        ["codec", "bytes a token", "of bfloat16", "write", "read", "place all layers"],
+        [
+            (
+                row["codec"],
+                f"{row['bytes_per_token']:,.0f}",
+                f"{row['share_of_bf16']:.3f}",
+                f"{row['write_mb_s']:,.0f} MB/s",
+                f"{row['read_mb_s']:,.0f} MB/s",
+                milliseconds(row["place_s"]),
+            )
+            for row in report["rows"]
+        ],
+    )
+
+
+def study(report: dict[str, Any]) -> Lines:
+    yield from table(
+        ["behind", "selection", "ratio", "rows", "KL to full", "95%", "top-1", "gold NLL", "F1", "vs full", "same"],
+        [
+            (
+                row["prefilled_behind"] or "-",
+                row["selection"],
+                f"{row['ratio']:g}",
+                f"{row['computed_tokens']['mean']:,.0f}",
+                f"{row['kl_to_full']['mean']:.4f}",
+                " to ".join(f"{row['kl_to_full'][edge]:.4f}" for edge in ("low", "high")),
+                f"{row['top1_agreement']['mean']:.3f}",
+                f"{row['gold_nll']['mean']:.2f}",
+                f"{row['f1']['mean']:.3f}",
+                f"{row['f1_less_full']['mean']:+.3f}",
+                f"{row['same_answer']:.0%}",
+            )
+            for row in report["rows"]
+        ],
+    )
+
+
 def throughput(report: dict[str, Any]) -> Lines:
     yield from table(
         ["policy", "ratio", "requests/s", "first token (median)", "95%"],
@@ -232,6 +276,11 @@ class Section(NamedTuple):
     tables: Callable[[dict[str, Any]], Lines]
 
 
+STUDY = (
+    "What to recompute, and what to prefill chunks behind. KL to full is along full prefill's own greedy answer,",
+    "*vs full* is the difference of F1 to full prefill's, *same* the share of answers that equal it word for word.",
+    "[policies.md](policies.md) says what the names mean and what was made of it.",
+)
 SECTIONS = (
     Section(
         "ttft.json",
@@ -264,6 +313,13 @@ SECTIONS = (
         ("The library's KV and vectors are made up, five vectors a chunk, as in the example handbook.",),
         "ragblend bench growth --plots docs/benchmarks --json",
         growth,
+    ),
+    Section(
+        "store.json",
+        "Codecs",
+        ("Bytes on the disk and the speed of each codec, durable writes and checked reads of 4,096 tokens of KV.",),
+        "ragblend bench store --repeats 5 --json",
+        codecs,
     ),
     Section(
         "throughput.json",

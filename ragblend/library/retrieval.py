@@ -18,8 +18,8 @@ from ragblend.library.report import Hit
 from ragblend.prompt import Segment
 from ragblend.results import Source
 
-# Equal texts that were embedded in different batches differ in the seventh decimal.
-_SCORE_DECIMALS = 6
+# Equal texts that were embedded in different batches differ in the sixth decimal, as the index keeps them.
+_SCORE_DECIMALS = 5
 # What is fetched at first; if it is too little for as many chunks as are wanted, more is.
 _VECTORS_PER_CHUNK = 4
 

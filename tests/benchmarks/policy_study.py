@@ -1,197 +1,162 @@
-"""Which selection comes closest to full prefill? Variants of `query` beside the built-in policies.
+"""What comes closest to full prefill? Ways to select, and what chunks are prefilled behind.
 
-    python tests/benchmarks/policy_study.py --data questions.jsonl --limit 8 [--model M] [--ratio 0.1]
-        [--no-preamble]
+    python tests/benchmarks/policy_study.py selections --data xquad_en.jsonl --limit 12 [--model M] [--ratios 0.1]
+    python tests/benchmarks/policy_study.py prefills --data musique.jsonl --limit 6 --json musique.json
+    python tests/benchmarks/policy_study.py ratios --data handbook
 
-Prints, for each variant, the mean KL to full prefill along full prefill's own greedy answer and
-along the right answer. What won is the default of `ragblend.blend.policies.query`; what lost stays
-here, so that it can be tried again on another model.
+``selections``: all of selections.py on chunks behind the preamble. ``prefills``: none, hkvd and query behind all of
+prefills.py. ``ratios``: the built-in policies at 0.02 to 0.3. ``--data handbook`` takes the example handbook's
+questions with what a library finds for them.
+
+Prints means with 95% bootstrap intervals: KL to full prefill along full prefill's own greedy answer, agreement on
+the most likely token, NLL of the right answer, F1, exact match, share of answers that equal full prefill's, rows
+computed, and the time to the first token (in memory; worth as much as the machine is quiet). What won is the default;
+what lost stays here, so that it can be tried again on another model.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import shlex
 import statistics
+import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
+from prefills import WAYS, Collection, Prefills
+from selections import selections
 from torch import Tensor
 
-from ragblend.bench import fidelity
-from ragblend.bench.data import read_examples
-from ragblend.bench.fidelity import Continuations
-from ragblend.bench.passages import PassagePrompts
+from ragblend import Engine, Library
+from ragblend.bench.data import Example, handbook_folder, read_examples
+from ragblend.bench.machine import describe_machine
+from ragblend.bench.metrics import bootstrap_mean
+from ragblend.bench.passages import PassagePrompts, Question
 from ragblend.bench.quality import QUESTION
+from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant
-from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
-from ragblend.blend.policies.base import Policy, Request
-from ragblend.blend.policies.hkvd import HighDeviation
-from ragblend.blend.policies.query import QueryAttention
-from ragblend.engine import Engine
-from ragblend.kernels import ops, reference
-from ragblend.kernels.layout import Attention
-from ragblend.models.rows import RowRun
-from ragblend.prompt import PREAMBLE
+from ragblend.config import fixed_ratio
 
 ANSWER_TOKENS = 24
-LATE = (2 / 3, 1.0)
+RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+FULL = Variant("full", policy_named("full"), 1.0)
 
 
-class LeadingMix(QueryAttention):
-    """30% of the budget to the first tokens of every chunk, the rest to the question's attention."""
-
-    def select(self, request: Request) -> RowRun:
-        scores = self.scores(request)
-        inexact = [placement for placement in request.plan.placements if not placement.exact]
-        for placement in inexact:
-            leading = max(1, int(0.3 * request.budget) // len(inexact))
-            scores[placement.start : placement.start + leading] += 1e6
-        return request.run(request.with_mandatory(request.best_candidates(scores)))
-
-
-class TwoRounds(QueryAttention):
-    """Half the budget by a first scoring, the rest by a second one over what the first recomputed."""
-
-    def select(self, request: Request) -> RowRun:
-        half = dataclasses.replace(request, ratio=request.ratio / 2)
-        first = half.best_candidates(self.scores(request))
-        begin, end = int(self.first * request.adapter.layer_count), round(self.last * request.adapter.layer_count)
-        suffix = len(request.plan) - request.plan.suffix_start
-        scores = torch.zeros(len(request.plan))
-
-        def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
-            if begin <= layer < end:
-                scores.add_(ops.attention_received(query[:, :, -suffix:], keys, rows[-suffix:], attention))
-
-        run = request.run(request.with_mandatory(first))
-        run.on_attend, run.stop_before = add, end
-        request.adapter.forward_rows(request.canvas, request.plan.token_ids, run)
-        scores[first] += 1e6
-        return request.run(request.with_mandatory(request.best_candidates(scores)))
+def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question], Collection]:
+    """The questions that fit the context, and all chunks that there are to ask about."""
+    if data == "handbook":
+        return _handbook(engine, limit)
+    prompts = PassagePrompts(engine, QUESTION, 1024, ANSWER_TOKENS)
+    questions = [prompts.question(example) for example in read_examples(Path(data), 4 * limit)]
+    chunks = dict.fromkeys(chunk.token_ids for question in questions for chunk in question.prompt.chunks)
+    fitting = [each for each in questions if len(each.prompt) + each.room <= engine.context_length]
+    return fitting[:limit], Collection(engine, tuple(chunks))
 
 
-class Smoothed(QueryAttention):
-    """Scores averaged over five neighbours, so that spans are taken."""
-
-    def scores(self, request: Request) -> Tensor:
-        return torch.nn.functional.avg_pool1d(super().scores(request)[None, None], 5, 1, 2)[0, 0]
-
-
-class Gradual(QueryAttention):
-    """A third more tokens in the lower half of the layers, a third fewer in the upper (CacheBlend's filtering)."""
-
-    def select(self, request: Request) -> RowRun:
-        scores = self.scores(request)
-        wide = dataclasses.replace(request, ratio=min(1.0, request.ratio * 4 / 3))
-        narrow = dataclasses.replace(request, ratio=request.ratio * 2 / 3)
-        run = request.run(request.with_mandatory(wide.best_candidates(scores)))
-        run.narrow_before = request.adapter.layer_count // 2
-        run.narrow = lambda: request.with_mandatory(narrow.best_candidates(scores))
-        return run
+def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
+    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]
+    with tempfile.TemporaryDirectory() as folder, Library.open(folder, engine=engine) as library:
+        library.add([handbook_folder()])
+        everything = library.search(asked[0]["question"], 10_000)
+        questions = []
+        for line in asked:
+            found = [hit.segment for hit in library.search(line["question"], 6)]
+            example = Example(line["id"], line["question"], tuple(line["answers"]), ())
+            gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
+            questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))
+    return questions, Collection(engine, tuple(dict.fromkeys(hit.segment.token_ids for hit in everything)))
 
 
-class StrongestHead(QueryAttention):
-    """The head that attends most to a token counts, not the mean of all heads."""
-
-    def scores(self, request: Request) -> Tensor:
-        begin = int(self.first * request.adapter.layer_count)
-        suffix = len(request.plan) - request.plan.suffix_start
-        scores = torch.zeros(len(request.plan))
-
-        def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
-            if layer >= begin:
-                weights = reference.probabilities(query[:, :, -suffix:], keys, rows[-suffix:], attention)
-                scores.add_(weights[0].mean(dim=1).amax(dim=0))
-
-        run = request.run(request.plan.mandatory)
-        run.on_attend = add
-        request.adapter.forward_rows(request.canvas, request.plan.token_ids, run)
-        return scores
-
-
-class ScoreTimesDeviation(Policy):
-    """The question's attention times the root of the deviation at layer 1."""
-
-    name = "score-times-deviation"
-
-    def select(self, request: Request) -> RowRun:
-        scores = QueryAttention(*LATE).scores(request)
-        run = HighDeviation().select(request)
-        deviations = torch.zeros(len(request.plan))
-
-        def compare(layer: int, rows: Tensor, _: Tensor, values: Tensor, __: Tensor, stored: Tensor) -> None:
-            if layer == 1:
-                deviations[rows] = ops.deviation(values[0], stored[0].index_select(1, rows))
-
-        run.on_write = compare
-        run.narrow = lambda: request.with_mandatory(request.best_candidates(scores * deviations.sqrt()))
-        return run
+def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str, Measurement]]:
+    """What each variant did on each question, with the name of what the chunks were prefilled behind."""
+    questions, collection = questions_of(engine, arguments.data, arguments.limit)
+    sensitivity: dict[str, Tensor] = {}
+    hidden: dict[str, list[Tensor]] = {}
+    built_in = [policy_named(name) for name in ("none", "leading", "hkvd", "query")]
+    ways = arguments.only or WAYS if arguments.study == "prefills" else ["preamble"]
+    if arguments.study == "prefills":
+        variants = [Variant(policy.name, policy, 0.15) for policy in built_in if policy.name != "leading"]
+    elif arguments.study == "ratios":
+        variants = [Variant(policy.name, policy, ratio) for policy in built_in for ratio in RATIOS]
+        variants = [each for each in variants if each.label != "none" or each.ratio == RATIOS[0]]
+    else:
+        variants = [each for ratio in arguments.ratios for each in selections(ratio, sensitivity, hidden)]
+        variants = [each for each in variants if not arguments.only or each.label in arguments.only]
+    for number, question in enumerate(questions, start=1):
+        prefills = Prefills(collection)  # anew, so that memory does not grow with the questions
+        if arguments.study == "selections":
+            hidden.clear()
+            for chunk in question.prompt.chunks:
+                hidden[chunk.key or ""] = prefills.hidden(chunk.token_ids, engine.adapter.layer_count // 2 + 1)
+                sensitivity[chunk.key or ""] = prefills.sensitivity(chunk.token_ids)
+        reference = None
+        for way in ways:
+            trial = Trial(engine, question, prefills.store(question, way))
+            if reference is None:
+                reference = trial.full(FULL)
+                yield "", reference.measurement
+            for variant in variants:
+                yield way, trial.blended(variant, reference)
+        print(f"{number} of {len(questions)}: {len(question.prompt):,} tokens", flush=True)
 
 
-def variants(ratio: float) -> list[Variant]:
-    """The built-in policies, and `query` in other forms, all at ``ratio`` (and `hkvd` at 0.15)."""
-    queries = {
-        "query, all layers": QueryAttention(0.0, 1.0),
-        "query, middle third": QueryAttention(1 / 3, 2 / 3),
-        "query, last third": QueryAttention(*LATE),
-        "query, strongest head of the upper two thirds": StrongestHead(1 / 3, 1.0),
-        "query, smoothed over five tokens": Smoothed(*LATE),
-        "query, two rounds": TwoRounds(*LATE),
-        "query, fewer tokens in upper layers": Gradual(*LATE),
-        "query and leading tokens": LeadingMix(*LATE),
-        "query times deviation": ScoreTimesDeviation(),
-    }
-    built_in = [Variant(name, policy_named(name), ratio) for name in ("none", "leading", "hkvd")]
-    return [
-        *built_in,
-        Variant("hkvd", policy_named("hkvd"), 0.15),
-        *(Variant(label, policy, ratio) for label, policy in queries.items()),
-    ]
+def rows_of(measured: Sequence[tuple[str, Measurement]]) -> list[dict[str, Any]]:
+    """Means and intervals of each variant."""
+    full = {each.id: each for way, each in measured if not way}
+    groups: dict[tuple[str, str, float], list[Measurement]] = defaultdict(list)
+    for way, each in measured:
+        groups[way, each.policy, each.ratio].append(each)
+    rows = []
+    for (way, policy, ratio), group in groups.items():
+        row: dict[str, Any] = {"prefilled_behind": way, "selection": policy, "ratio": ratio, "n": len(group)}
+        for metric in ("kl_to_full", "top1_agreement", "gold_nll", "f1", "em", "computed_tokens"):
+            row[metric] = dataclasses.asdict(bootstrap_mean([getattr(each, metric) for each in group]))
+        row["f1_less_full"] = dataclasses.asdict(bootstrap_mean([each.f1 - full[each.id].f1 for each in group]))
+        row["same_answer"] = statistics.fmean(each.answer == full[each.id].answer for each in group)
+        row["ttft_s"] = statistics.median(each.ttft_s for each in group)
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("study", choices=["selections", "prefills", "ratios"])
+    parser.add_argument("--data", required=True, help="JSON lines, or handbook")
     parser.add_argument("--limit", type=int, default=8)
     parser.add_argument("--model")
-    parser.add_argument("--ratio", type=float, default=0.1)
-    parser.add_argument("--no-preamble", action="store_true", help="prefill chunks right behind the prompt's beginning")
+    parser.add_argument("--ratios", type=lambda text: [float(each) for each in text.split(",")], default=[0.1])
+    parser.add_argument("--only", type=lambda text: text.split(";"), help="only these, with ; between")
+    parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    engine = Engine(arguments.model, preamble="" if arguments.no_preamble else PREAMBLE)
-    prompts = PassagePrompts(engine, QUESTION, 1024, ANSWER_TOKENS)
-    found: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
-    full = Variant("full", policy_named("full"), 1.0)
-    for example in read_examples(arguments.data, arguments.limit):
-        question = prompts.question(example)
-        store = prompts.prefilled(question)
+    for ratio in arguments.ratios:
+        fixed_ratio(ratio)
+    engine = Engine(arguments.model)
+    rows = rows_of(list(measure(engine, arguments)))
+    for row in rows:
+        kl = row["kl_to_full"]
+        name = f"{row['prefilled_behind']:30} {row['selection']:36} {row['ratio']:5g}"
+        print(f"{name} KL {kl['mean']:.4f} ({kl['low']:.4f} to {kl['high']:.4f}) F1 {row['f1']['mean']:.3f}")
+    if arguments.json:
+        report = {
+            "title": f"{arguments.study.capitalize()}: {Path(arguments.data).stem}, {engine.name}",
+            "command": shlex.join(["python", "tests/benchmarks/policy_study.py", *_shown(sys.argv[1:])]),
+            "rows": rows,
+            "machine": dataclasses.asdict(describe_machine(engine)),
+        }
+        arguments.json.write_text(json.dumps(report, indent=1))
 
-        def continued(variant: Variant, question=question, store=store) -> Continuations:
-            blended = blend(
-                engine.adapter,
-                engine.anchor,
-                question.prompt,
-                policy=variant.policy,
-                ratio=variant.ratio,
-                store=store,
-                room=question.room,
-            )
-            return Continuations(engine.adapter, blended, question.prompt.token_ids)
 
-        continuations = continued(full)
-        answers = (continuations.greedy(ANSWER_TOKENS), question.gold_ids)
-        expected = [continuations.step_logits(ids) for ids in answers]
-        for variant in variants(arguments.ratio):
-            continuations = continued(variant)
-            steps = [continuations.step_logits(ids) for ids in answers]
-            own, gold = (fidelity.mean_kl(full, step) for full, step in zip(expected, steps, strict=True))
-            found[variant.label, variant.ratio].append((own, gold))
-    print(f"{'variant':48} ratio  KL, own answer  KL, right answer  questions")
-    for (label, ratio), values in found.items():
-        own, gold = (statistics.fmean(value[index] for value in values) for index in (0, 1))
-        print(f"{label:48} {ratio:5.2f}  {own:14.4f}  {gold:16.4f}  {len(values):9}")
+def _shown(words: Sequence[str]) -> list[str]:
+    """The command without what belongs to one machine: folders, and where the report went."""
+    at = words.index("--json") if "--json" in words else len(words)
+    return [Path(word).name for word in (*words[:at], *words[at + 2 :])]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_search_is_exact(index):
     scores, ids = index.search(VECTORS[3], 5)
     cosines = VECTORS @ VECTORS[3]
     assert ids.tolist() == IDS[np.argsort(-cosines)[:5]].tolist()
-    np.testing.assert_allclose(scores, np.sort(cosines)[::-1][:5], rtol=1e-6)
+    np.testing.assert_allclose(scores, np.sort(cosines)[::-1][:5], atol=1e-3)
 
 
 def test_search_for_more_than_there_are(index):
