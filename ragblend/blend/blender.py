@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ragblend.blend.anchor import Anchor
 from ragblend.blend.controller import Controller
-from ragblend.blend.loader import Loader, LostChunkError
+from ragblend.blend.loader import Loader
 from ragblend.blend.plan import make_plan, shared_prefix
 from ragblend.blend.policies import Policy, Request
+from ragblend.blend.stored import LostChunkError
 from ragblend.errors import ModelError
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.canvas import Canvas
@@ -95,9 +96,9 @@ def blend(
 
 def _run(request: Request, policy: Policy) -> Blended:
     plan, loader = request.plan, request.loader
-    began = time.perf_counter()
+    began, waited_before = time.perf_counter(), loader.waited
     run = policy.select(request)
-    selected, waited_for_selection = time.perf_counter(), loader.waited
+    selected, waited_by_then = time.perf_counter(), loader.waited
     logits = request.adapter.forward_rows(request.canvas, plan.token_ids, run)
     ended = time.perf_counter()
     if logits is None:
@@ -117,8 +118,8 @@ def _run(request: Request, policy: Policy) -> Blended:
         matched_tokens=plan.matched_tokens,
         load_s=loader.waited,
         hidden_load_s=max(0.0, loader.seconds - loader.waited),
-        select_s=selected - began - waited_for_selection,
-        recompute_s=ended - selected - (loader.waited - waited_for_selection),
+        select_s=selected - began - (waited_by_then - waited_before),
+        recompute_s=ended - selected - (loader.waited - waited_by_then),
         rows=run.rows,
         prefix_tokens=plan.prefix_tokens,
         approximate=tuple((p.start, p.reader.tokens, p.key or "") for p in inexact),

@@ -1,86 +1,119 @@
-"""Where a loader's work runs on the device: beside what is computed, and seen by it when it is done."""
+"""Who loads the layers of a request on which device, and how what is computed sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from ragblend.blend.readahead import ReadAhead
+from ragblend.blend.stored import StoredLayers
 from ragblend.kernels.layout import LayerKV
+
+# Bytes a second from which on a source keeps nobody waiting: the page cache and memory are faster, disks slower.
+FAST_SOURCE = 1e9
+
+# What may lie read and not yet placed. Two layers of a long prompt are computed in the time in which that is read.
+READ_AHEAD_BYTES = 1 << 28
 
 # One thread checks and copies about 3 GB/s, a tenth of what a GPU takes.
 _THREADS_FOR_A_GPU = 4
 
 
-class Lane:
-    """The lane of a device whose operations are done when they return, such as a CPU.
+class Lane(Protocol):
+    """threads: how many read at once."""
 
-    threads: how many load at once. One on a CPU: the cores are there to compute. has_own_cores: whether loading takes
-    nothing from what is computed.
-    """
+    threads: ClassVar[int]
 
-    threads = 1
-    has_own_cores = False
-
-    def bring(self, kv: LayerKV) -> LayerKV:
-        """A layer as it can be placed."""
-        return kv
-
-    @contextmanager
-    def loading(self, layer: int) -> Iterator[None]:  # noqa: ARG002 (nothing has to be waited for)
-        """For the block, in which ``layer`` is loaded."""
-        yield
-
-    def join(self, layer: int) -> None:
-        """Let what is computed from now on see ``layer``, whose block has ended."""
+    def bring(self, layer: int) -> None:
+        """Let what is computed from now on see ``layer`` placed. Once for each layer. Raises LostChunkError."""
+        ...
 
     def close(self) -> None:
-        """Wait for everything that was begun."""
+        """Wait for everything that was begun; ``StoredLayers.stop`` makes that short."""
+        ...
 
 
-class StreamLane(Lane):
-    """A CUDA stream of its own. Copies come from pinned memory, so they run while the device computes.
+class ComputingLane:
+    """Who computes places, for the cores that place are the cores that compute.
 
-    An event a layer tells the computing stream when the layer is placed. The canvas may lie where that stream is
-    still at work for somebody else, so loading begins behind what has been asked of it up to now.
+    Reading is left to a thread where it means waiting: the first layer is read by who needs it, and if it comes
+    slowly, a thread reads the others ahead. From the page cache or memory a thread would only take a core's time.
     """
 
-    threads = _THREADS_FOR_A_GPU
-    has_own_cores = True
+    threads: ClassVar[int] = 1
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, layers: StoredLayers) -> None:
+        self._layers = layers
+        self._ahead: ReadAhead[list[LayerKV]] | None = None
+        self._nbytes, self._seconds = 0, 0.0
+
+    def bring(self, layer: int) -> None:
+        chunks = self._ahead.take(layer) if self._ahead else self._read(layer)
+        self._layers.place(layer, chunks)
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _read(self, layer: int) -> list[LayerKV]:
+        chunks = self._layers.read(layer)
+        self._nbytes += sum(kv.nbytes for kv in chunks)
+        self._seconds += self._layers.read_s[layer]
+        if self._nbytes < FAST_SOURCE * self._seconds:
+            missing = [other for other in range(self._layers.count) if other not in self._layers.read_s]
+            window = max(1, READ_AHEAD_BYTES // max(1, self._layers.largest))
+            self._ahead = ReadAhead(self._layers.read, missing, window)
+        return chunks
+
+
+class StreamLane:
+    """Threads and a CUDA stream of their own: loading takes nothing from what is computed, and begins at once.
+
+    Copies come from pinned memory, so they run while the device computes. The canvas has room for all layers, so no
+    buffers are needed. An event a layer tells the computing stream when the layer is placed. The canvas may lie
+    where that stream is still at work for somebody else, so loading begins behind what has been asked of it up to now.
+    """
+
+    threads: ClassVar[int] = _THREADS_FOR_A_GPU
+
+    def __init__(self, layers: StoredLayers, device: torch.device) -> None:
+        self._layers = layers
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
-        self._placed: dict[int, torch.cuda.Event] = {}
+        self._threads = ThreadPoolExecutor(self.threads, "ragblend-loader")
+        self._coming: dict[int, Future[torch.cuda.Event]] = {
+            layer: self._threads.submit(self._load, layer) for layer in range(layers.count)
+        }
 
-    def bring(self, kv: LayerKV) -> LayerKV:
-        return kv.map(self._upload)
-
-    @contextmanager
-    def loading(self, layer: int) -> Iterator[None]:
-        placed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream):
-            yield
-            placed.record(self._stream)
-        self._placed[layer] = placed
-
-    def join(self, layer: int) -> None:
-        torch.cuda.current_stream(self._device).wait_event(self._placed[layer])
+    def bring(self, layer: int) -> None:
+        placed = self._coming.pop(layer).result()  # the future in no variable: an error's traceback would keep it
+        torch.cuda.current_stream(self._device).wait_event(placed)
 
     def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._coming.clear()
         self._stream.synchronize()
+
+    def _load(self, layer: int) -> torch.cuda.Event:
+        placed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            self._layers.place(layer, self._layers.read(layer, lambda kv: kv.map(self._upload)))
+            placed.record(self._stream)
+        return placed
 
     def _upload(self, tensor: Tensor) -> Tensor:
         """The tensor on the device; torch keeps the pinned memory until the copy is done."""
         if tensor.device.type != "cpu":
             return tensor.to(self._device)
+        tensor = tensor.contiguous()
         pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)
 
 
-def lane_beside(device: torch.device) -> Lane:
-    """A lane beside what ``device`` computes."""
-    return StreamLane(device) if device.type == "cuda" else Lane()
+def lane_on(device: torch.device, layers: StoredLayers) -> Lane:
+    """The lane that suits what computes."""
+    return StreamLane(layers, device) if device.type == "cuda" else ComputingLane(layers)

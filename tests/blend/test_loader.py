@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,12 +15,16 @@ import torch
 from ragblend.blend.blender import Blended, blend
 from ragblend.blend.loader import Loader
 from ragblend.blend.policies import policy_named
+from ragblend.blend.stored import StoredLayers
 from ragblend.errors import CorruptEntryError, GenerationCancelled
 from ragblend.kernels.layout import LayerKV
 from ragblend.models.rows import RowRun
 from ragblend.prompt import Prompt, Segment
-from ragblend.store.base import WrappedReader
+from ragblend.store.base import WrappedReader, read_whole
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.disk import DiskStore
 from ragblend.store.memory import MemoryStore
+from ragblend.testing import numbered_key, random_kv
 from tests import tiny
 
 CHUNKS = [tiny.random_ids(30, seed) for seed in range(3)]
@@ -74,7 +81,7 @@ def store(tiny_engine):
 @pytest.fixture(autouse=True)
 def slow_source(monkeypatch):
     """Whatever is read counts as slow, so that a thread loads ahead."""
-    monkeypatch.setattr("ragblend.blend.loader.FAST_SOURCE", float("inf"))
+    monkeypatch.setattr("ragblend.blend.lane.FAST_SOURCE", float("inf"))
 
 
 def loading_threads() -> list[threading.Thread]:
@@ -112,7 +119,7 @@ def test_every_layer_of_every_chunk_is_read_once_in_order_and_only_the_first_by_
 
 def test_on_a_cpu_a_fast_source_needs_no_thread(store, run, monkeypatch):
     expected = run("query").logits
-    monkeypatch.setattr("ragblend.blend.loader.FAST_SOURCE", 0.0)
+    monkeypatch.setattr("ragblend.blend.lane.FAST_SOURCE", 0.0)
     store.reads.clear()
     blended = run("query")
     assert {thread for *_, thread in store.reads} == {threading.current_thread()}
@@ -133,6 +140,66 @@ def test_later_layers_are_read_while_the_first_is_computed(store, run, monkeypat
     monkeypatch.setattr("ragblend.blend.policies.base.RowRun", WaitingRun)
     run("none")
     assert all_read.is_set()
+
+
+def test_what_waits_to_be_placed_has_a_limit(tiny_engine, store, run, monkeypatch):
+    """With room for one layer, one is read while the first is computed, and no other."""
+    adapter = tiny_engine.adapter
+    layer_bytes = sum(map(len, CHUNKS)) * adapter.canvas(1).keys(0).nbytes * 2
+    monkeypatch.setattr("ragblend.blend.lane.READ_AHEAD_BYTES", layer_bytes + 2000)  # the anchor's rows come on top
+    read = [threading.Event() for _ in range(LAYERS)]
+    store.before = lambda key, index: read[index].set()
+
+    class WaitingRun(RowRun):
+        def written(self, layer, *_):
+            assert read[min(layer + 1, LAYERS - 1)].wait(PATIENCE_S)
+            assert layer + 2 >= LAYERS or not read[layer + 2].wait(0.02)
+
+    monkeypatch.setattr("ragblend.blend.policies.base.RowRun", WaitingRun)
+    run("none")
+    assert all(event.is_set() for event in read)
+
+
+@pytest.mark.parametrize("policy", ["none", "hkvd", "query"])
+def test_who_computes_places(run, monkeypatch, policy):
+    """The thread beside only reads: on a CPU the cores that place are those that compute."""
+    placing = []
+    place = StoredLayers.place
+
+    def watched(self, *arguments):
+        placing.append(threading.current_thread())
+        place(self, *arguments)
+
+    monkeypatch.setattr(StoredLayers, "place", watched)
+    run(policy)
+    assert placing == [threading.current_thread()] * LAYERS
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux tells them")
+def test_reading_wakes_no_threads_of_torchs(tmp_path):
+    """They would take the cores that compute. torch has its threads for each thread that asks for them."""
+
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    def woken() -> tuple[int, int]:
+        before = threads()
+        assert read_whole(reader, kv.token_ids).nbytes == kv.nbytes
+        by_reading = threads() - before
+        torch.aminmax(kv.layers[0].keys)
+        return by_reading, threads() - before
+
+    kv = random_kv(tokens=4096, layers=2)
+    assert kv.layers[0].keys.numel() >= 2 * 32768  # torch leaves less than that to one thread
+    with closing(Catalogue(tmp_path / "catalogue.db")) as catalogue, closing(DiskStore(tmp_path, catalogue)) as disk:
+        disk.put(numbered_key(), kv)
+        reader = disk.open(numbered_key(), kv.token_ids)
+        torch.set_num_threads(2)
+        try:
+            with closing(reader), ThreadPoolExecutor(1) as executor:
+                assert executor.submit(woken).result() == (0, 1)
+        finally:
+            torch.set_num_threads(1)
 
 
 def test_the_request_waits_for_a_layer_that_comes_late(store, run):
@@ -227,7 +294,7 @@ def test_a_cancelled_request_reads_no_further_than_the_chunk_it_is_reading(store
 
 
 def test_without_stored_kv_there_is_no_thread(store, run, monkeypatch):
-    monkeypatch.setattr("ragblend.blend.loader.ThreadPoolExecutor", None)
+    monkeypatch.setattr("ragblend.blend.lane.ReadAhead", None)
     assert run("full").cached == 0
 
 

@@ -84,6 +84,19 @@ def test_nan_or_inf_in_compact_numbers_is_found(name):
     assert not is_finite(compact)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_number_is_told_from_what_is_none(dtype):
+    limits = torch.finfo(dtype)
+    numbers = torch.tensor([0.0, -0.0, limits.max, limits.min, limits.tiny, -limits.tiny]).to(dtype).view(1, 2, 3)
+    assert is_finite(LayerKV(numbers, numbers))
+    for bad in (torch.inf, -torch.inf, torch.nan, -torch.nan):
+        for place in ((0, 0, 0), (0, 1, 2)):
+            spoiled = numbers.clone()
+            spoiled[place] = bad
+            assert not is_finite(LayerKV(numbers, spoiled))
+            assert not is_finite(LayerKV(spoiled.transpose(1, 2), numbers))
+
+
 @pytest.mark.parametrize("byte", [0x7F, 0xFF])
 def test_the_nans_of_eight_bits_are_found(byte):
     compact = StoreCodec.named("fp8").compact(layer(), "layer 0")
