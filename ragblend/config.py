@@ -211,7 +211,9 @@ class StoreSettings:
 
     codec: how chunk KV is kept: ``raw``, or in fewer bits as ``int8``, ``fp8`` or ``int4``, each also compressed
         (``int8+zstd``). A library has one; None leaves it as it was, at first ``raw``.
-    memory_budget: bytes of a tier in this process's memory, per namespace; 0 for none.
+    memory_budget: bytes of a tier in this process's memory, per namespace; 0 for none. With an engine on a GPU it is
+        page-locked, so that the GPU copies from it by itself. device_budget: the same of a tier in the memory of the
+        engine's GPU, in front of it; an engine on a CPU has none.
     disk: what the namespace may take of the disk; recorded in the library. None leaves it as it was.
     remote: URL of a tier behind the disk (``s3://bucket/folder``, ``file:///mnt/shared``); recorded in the library, so
         it holds no secrets. None leaves it as it was, and an empty one ends it. remote_options: what fsspec's
@@ -222,6 +224,7 @@ class StoreSettings:
 
     codec: str | None = None
     memory_budget: int = 0
+    device_budget: int = 0
     disk: DiskLimits | None = None
     remote: str | None = None
     remote_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -233,7 +236,8 @@ class StoreSettings:
     def __post_init__(self) -> None:
         known = self.codec is None or self.codec in CODECS
         require(known, f"the codec must be one of {', '.join(CODECS)}, got {self.codec!r}")
-        require(self.memory_budget >= 0, f"the memory budget must not be negative, got {self.memory_budget} bytes")
+        for name, budget in (("memory", self.memory_budget), ("device", self.device_budget)):
+            require(budget >= 0, f"the {name} budget must not be negative, got {budget} bytes")
         require(self.remote_timeout_s > 0, f"the remote timeout must be positive, got {self.remote_timeout_s} seconds")
         require(self.remote_tries >= 1, f"a remote operation is tried at least once, got {self.remote_tries}")
 

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend as blend_prompt
@@ -127,6 +129,11 @@ class Engine:
         preamble_ids = self.template.text_ids(preamble)[: self.context_length // 8]
         self.anchor = Anchor(self.adapter, self.template.prefix_ids, preamble_ids)
         self.caches = Caches(self, prefix, clock, self._fill)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes, and its canvases are."""
+        return self.adapter.device
 
     @property
     def anchor_ids(self) -> tuple[int, ...]:

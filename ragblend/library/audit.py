@@ -36,7 +36,7 @@ def _deviates(reader: KVReader, computed: ChunkKV) -> bool:
         return True
     for index, expected in enumerate(computed.layers):
         try:
-            stored = reader.layer(index)
+            stored = reader.layer(index).map(Tensor.cpu)
         except EntryError:
             return True
         if stored.codec == "raw" and stored.keys.dtype != expected.keys.dtype:

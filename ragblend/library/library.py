@@ -84,7 +84,8 @@ class Library(Answering):
         shared = store.shared_namespace
         self._shared = self._open_shared(shared, files, metrics) if shared and shared != namespace else None
         codec = self._origin.codec(store.codec)
-        self.store = open_store(folder, catalogue, namespace, files, store, codec, self._events)
+        device = engine.device if engine else None
+        self.store = open_store(folder, catalogue, namespace, files, store, codec, self._events, device)
         self.store.shared = self._shared.store if self._shared else None
         self._records = Records(catalogue, namespace)
         self._chunk = chunk

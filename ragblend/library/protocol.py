@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import torch
+
 from ragblend.answer import AnswerStream, StreamWatcher
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.prefix.cache import PrefixCache
@@ -27,6 +29,9 @@ class LibraryEngine(Protocol):
 
     @property
     def identity(self) -> ModelIdentity: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     @property
     def anchor_ids(self) -> tuple[int, ...]: ...

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from ragblend.config import DiskLimits, StoreSettings, require
 from ragblend.errors import ConfigError
@@ -16,6 +19,7 @@ from ragblend.library.report import StoreInfo
 from ragblend.prefix.shelf import Shelf, shelf_namespace
 from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
+from ragblend.store.device import DeviceStore
 from ragblend.store.disk import DiskStore
 from ragblend.store.encryption import Cipher
 from ragblend.store.files import Files
@@ -37,17 +41,23 @@ def open_store(
     settings: StoreSettings,
     codec: str,
     events: StoreEvents,
+    device: torch.device | None,
 ) -> TieredStore:
-    """The store of one namespace. Raises ConfigError, PathNotFoundError (the key file), StoreError (another key)."""
+    """The store of one namespace. device: where chunks are placed, None if there is no engine.
+
+    Raises ConfigError, PathNotFoundError (the key file), StoreError (another key).
+    """
     cipher = _cipher(folder, settings)
     if settings.disk is not None and not catalogue.read_only:
         _record_limits(catalogue, namespace, settings.disk)
     limits = settings.disk or recorded_limits(catalogue, namespace)
-    memory = remote = None
+    near, memory, remote = None, None, None
+    options: dict[str, Any] = {"low_watermark": limits.low_watermark, "ttl_s": limits.ttl_s, "events": events}
+    if settings.device_budget and device is not None and device.type != "cpu":
+        near = DeviceStore(settings.device_budget, device, **options)
     if settings.memory_budget:
-        memory = MemoryStore(
-            settings.memory_budget, low_watermark=limits.low_watermark, ttl_s=limits.ttl_s, events=events
-        )
+        page_locked = device is not None and device.type == "cuda"
+        memory = MemoryStore(settings.memory_budget, page_locked=page_locked, **options)
     url = _remote_url(catalogue, namespace, settings.remote)
     locked = is_locked(catalogue, namespace, cipher)
     if url and not locked:  # without its key, an encrypted namespace's folder there is not known
@@ -72,6 +82,7 @@ def open_store(
         cipher=cipher,
         codec=codec,
         events=events,
+        device=near,
         memory=memory,
         remote=remote,
         remembers=bool(url),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from ragblend.config import require
@@ -47,10 +48,11 @@ class MemoryStore(KVStore):
     """Keeps copies of entries on the CPU, and evicts those that are worth least over ``budget_bytes``.
 
     low_watermark: share of the budget down to which eviction goes. ttl_s: seconds after its last use at which an
-    entry expires, None for never. clock: any seconds.
+    entry expires, None for never. page_locked: in memory that a GPU copies from by itself; the system cannot swap it
+    out. clock: any seconds.
 
-    Entries keep their tensors' types, and what is compact stays so. An entry for which pinned ones leave no room
-    raises StoreFullError.
+    Entries keep their tensors' types, and what is compact stays so. An entry for which those in use leave no room, or
+    for which there is no memory, raises StoreFullError.
     """
 
     tier = "memory"
@@ -62,16 +64,19 @@ class MemoryStore(KVStore):
         low_watermark: float = 1.0,
         ttl_s: float | None = None,
         codec: str = "raw",
+        page_locked: bool = False,
         events: StoreEvents | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(events, codec)
-        require(budget_bytes > 0, f"the memory budget must be positive, got {budget_bytes} bytes")
+        require(budget_bytes > 0, f"the {self.tier} budget must be positive, got {budget_bytes} bytes")
+        require(not page_locked or torch.cuda.is_available(), "memory is page-locked for a GPU, and there is none")
         require(0.0 < low_watermark <= 1.0, f"the low watermark must be above 0 and at most 1, got {low_watermark}")
         require(ttl_s is None or ttl_s > 0, f"the time to live must be positive, got {ttl_s} seconds")
         self.budget_bytes = budget_bytes
         self.low_watermark = low_watermark
         self.ttl_s = ttl_s
+        self.page_locked = page_locked
         self._clock = clock
         self._entries: dict[str, _Held] | None = {}
         self._nbytes = 0
@@ -83,23 +88,15 @@ class MemoryStore(KVStore):
             return key in self._opened()
 
     def put(self, key: str, kv: ChunkKV) -> int:
-        with self._lock:
-            existing = self._opened().get(key)
-        if existing is not None:
-            return existing.kv.nbytes
         layers = [self.codec.compact(layer, f"layer {index}") for index, layer in enumerate(kv.layers)]
-        kv = replace(kv, layers=tuple(layers))
-        if kv.nbytes > self.budget_bytes:
-            raise StoreFullError(f"an entry of {kv.nbytes:,} bytes exceeds the memory budget of {self.budget_bytes:,}")
-        # An entry neither changes with nor keeps alive the batch it was cut from.
-        copy = replace(kv, layers=tuple(layer.map(_private_copy) for layer in layers))
-        with self._lock:
-            entries = self._opened()
-            if key not in entries:
-                self._make_room(entries, copy.nbytes)
-                entries[key] = _Held(copy, self._clock())
-                self._nbytes += copy.nbytes
-        return copy.nbytes
+        return self._insert(key, replace(kv, layers=tuple(layers)), copy=True)
+
+    def keep(self, key: str, kv: ChunkKV) -> int:
+        """As ``put``, for KV that another store has read and checked and that nobody writes to.
+
+        It stays in the codec that it has, and is not copied if it lies in the right memory already.
+        """
+        return self._insert(key, kv, copy=False)
 
     def _open(self, key: str, token_ids: tuple[int, ...]) -> MemoryReader | None:
         cause: MissCause = "missing"
@@ -129,6 +126,33 @@ class MemoryStore(KVStore):
         with self._lock:
             self._entries = None
 
+    def _insert(self, key: str, kv: ChunkKV, copy: bool) -> int:
+        with self._lock:
+            existing = self._opened().get(key)
+        if existing is not None:
+            return existing.kv.nbytes
+        if kv.nbytes > self.budget_bytes:
+            raise StoreFullError(
+                f"an entry of {kv.nbytes:,} bytes exceeds the {self.tier} budget of {self.budget_bytes:,}"
+            )
+        try:
+            own = replace(kv, layers=tuple(layer.map(lambda part: self._hold(part, copy)) for layer in kv.layers))
+        except RuntimeError as error:  # torch's way to say that there is no memory
+            raise StoreFullError(f"no memory for an entry of {kv.nbytes:,} bytes in the {self.tier} tier") from error
+        with self._lock:
+            entries = self._opened()
+            if key not in entries:
+                self._make_room(entries, own.nbytes)
+                entries[key] = _Held(own, self._clock())
+                self._nbytes += own.nbytes
+        return own.nbytes
+
+    def _hold(self, tensor: Tensor, copy: bool) -> Tensor:
+        """The tensor in this store's memory. A copy neither changes with nor keeps alive what it was cut from."""
+        if self.page_locked:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach())
+        return tensor.detach().to("cpu", copy=copy).contiguous()
+
     def _make_room(self, entries: dict[str, _Held], nbytes: int) -> None:
         """Evict what has expired, and, over the budget, what is worth least. Raises StoreFullError."""
         if self.ttl_s is None and self._nbytes + nbytes <= self.budget_bytes:
@@ -146,7 +170,7 @@ class MemoryStore(KVStore):
         if self._nbytes + nbytes <= self.budget_bytes:
             return
         if self._nbytes - sum(candidate.nbytes for candidate in candidates) + nbytes > self.budget_bytes:
-            raise StoreFullError(f"entries in use leave no room for {nbytes:,} bytes in the memory budget")
+            raise StoreFullError(f"entries in use leave no room for {nbytes:,} bytes in the {self.tier} budget")
         wanted = self._nbytes + nbytes - int(self.low_watermark * self.budget_bytes)
         self._evict(entries, victims(candidates, wanted), "budget")
 
@@ -163,9 +187,5 @@ class MemoryStore(KVStore):
 
     def _opened(self) -> dict[str, _Held]:
         if self._entries is None:
-            raise StoreError("the memory store is closed")
+            raise StoreError(f"the {self.tier} store is closed")
         return self._entries
-
-
-def _private_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()

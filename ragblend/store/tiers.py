@@ -1,4 +1,4 @@
-"""A disk store with a faster tier in front of it and a slower one behind it."""
+"""A disk store with faster tiers in front of it and a slower one behind it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from ragblend.errors import StoreError
 from ragblend.kernels.layout import LayerKV
-from ragblend.store.base import ChunkKV, KVReader, MissCause, WrappedReader, read_whole
+from ragblend.store.base import ChunkKV, KVReader, KVStore, MissCause, WrappedReader, read_whole
 from ragblend.store.catalogue import Catalogue
+from ragblend.store.device import DeviceStore
 from ragblend.store.disk import DiskStore, Entry
 from ragblend.store.memory import MemoryReader, MemoryStore
 from ragblend.store.outbox import Outbox
@@ -21,10 +22,12 @@ from ragblend.store.sync import RemoteSync
 
 
 class TieredStore(DiskStore):
-    """Reads through memory, disk and a remote tier, in this order; what was found further out is kept further in.
+    """Reads through a device's memory, the host's, disk and a remote tier, in this order.
 
-    memory: filled with what is read; it is no copy of the disk. remote: gets what is recorded on the disk and forgets
-    what is forgotten, in the background and through the catalogue's outbox. A remote tier that fails costs hits.
+    device, memory: filled with what is read; they are no copy of the disk. What was found further out climbs by one
+    tier with each reading, so that only what is read again takes memory of the device. remote: gets what is recorded on
+    the disk and forgets what is forgotten, in the background and through the catalogue's outbox. A remote tier that
+    fails costs hits.
     remembers: keep the outbox although no remote tier is open, for when there is one again.
     shared: another namespace's store, which is only read. exclusive: the library's writer lock, for writing what was
     fetched while a question was answered.
@@ -37,6 +40,7 @@ class TieredStore(DiskStore):
         root: Path,
         catalogue: Catalogue,
         *arguments: Any,
+        device: DeviceStore | None = None,
         memory: MemoryStore | None = None,
         remote: RemoteStore | None = None,
         remembers: bool = False,
@@ -45,7 +49,9 @@ class TieredStore(DiskStore):
         **options: Any,
     ) -> None:
         super().__init__(root, catalogue, *arguments, **options)
+        self.device = device
         self.memory = memory
+        self._near = [tier for tier in (device, memory) if tier is not None]
         self.remote = remote
         self.exclusive = exclusive
         self.shared = shared
@@ -56,12 +62,15 @@ class TieredStore(DiskStore):
             self._sync.wake()
 
     def open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
-        reader = self.memory.open(key, token_ids) if self.memory else None
-        if reader is not None:
-            return reader
+        nearer = None
+        for tier in self._near:
+            reader = tier.open(key, token_ids)
+            if reader is not None:
+                return reader if nearer is None else _ClimbingReader(reader, key, token_ids, tier, nearer)
+            nearer = tier
         reader = super().open(key, token_ids)
         if reader is not None:
-            return reader if self.memory is None else _KeepingReader(reader, key, token_ids, self.memory)
+            return reader if nearer is None else _ClimbingReader(reader, key, token_ids, self, nearer)
         if self.shared is not None and self.shared.contains(key):
             return self.shared.open(key, token_ids)
         kv = self._fetch(key, token_ids)
@@ -115,18 +124,19 @@ class TieredStore(DiskStore):
     def close(self) -> None:
         if self._sync:
             self._sync.close()
-        for tier in (self.memory, self.remote):
+        for tier in (*self._near, self.remote):
             if tier is not None:
                 tier.close()
         super().close()
 
     def _drop_copies(self, keys: Iterable[str]) -> None:
-        if self.memory:
+        keys = list(keys)
+        for tier in self._near:
             for key in keys:
-                self.memory.delete(key)
+                tier.delete(key)
 
     def _fetch(self, key: str, token_ids: tuple[int, ...]) -> ChunkKV | None:
-        """The entry from the remote tier, checked; a copy of it is kept in memory."""
+        """The entry from the remote tier, checked; it is kept in the tier in front of the disk."""
         if self.remote is None or (self.outbox and self.outbox.is_deleted(key)):
             return None
         reader = self.remote.open(key, token_ids)
@@ -134,20 +144,23 @@ class TieredStore(DiskStore):
             return None
         with contextlib.closing(reader):
             kv = read_whole(reader, token_ids)
-        if self.memory:
+        for tier in self._near[-1:]:
             with contextlib.suppress(StoreError):  # what is in use leaves no room
-                self.memory.put(key, kv)
+                tier.keep(key, kv)
         return kv
 
 
-class _KeepingReader(WrappedReader):
-    """A reader whose entry is put into memory once all its layers have been read."""
+class _ClimbingReader(WrappedReader):
+    """A reader whose entry is kept ``nearer`` too once all its layers have been read, if it is still where it was."""
 
-    def __init__(self, reader: KVReader, key: str, token_ids: tuple[int, ...], memory: MemoryStore) -> None:
+    def __init__(
+        self, reader: KVReader, key: str, token_ids: tuple[int, ...], found_in: KVStore, nearer: MemoryStore
+    ) -> None:
         super().__init__(reader)
         self._key = key
         self._token_ids = token_ids
-        self._memory = memory
+        self._found_in = found_in
+        self._nearer = nearer
         self._layers: dict[int, LayerKV] = {}
         self._lock = threading.Lock()
 
@@ -164,4 +177,5 @@ class _KeepingReader(WrappedReader):
         if len(layers) == self.layer_count:
             kv = ChunkKV(self._token_ids, tuple(layers[index] for index in range(len(layers))))
             with contextlib.suppress(StoreError):  # larger than the budget, or what is in use leaves no room
-                self._memory.put(self._key, kv)
+                if self._found_in.contains(self._key):
+                    self._nearer.keep(self._key, kv)

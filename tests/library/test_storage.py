@@ -7,11 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ragblend.config import DiskLimits, GenerationSettings, StoreSettings
 from ragblend.errors import ConfigError, StoreError
 from ragblend.library.library import Library
+from ragblend.library.storage import open_store
+from ragblend.store.base import StoreEvents
+from ragblend.store.files import SYSTEM_FILES
 from ragblend.store.metrics import StoreMetrics, namespace_label
 
 SHORT = GenerationSettings(max_tokens=4)
@@ -246,6 +250,26 @@ class TestRemote:
         assert library.ask("warranty", k=3, generation=SHORT).hits == 3
         assert library.store.flush(WAIT_S)
         assert library.verify().evicted == 0
+
+
+class TestDeviceTier:
+    SETTINGS = StoreSettings(device_budget=10**6, memory_budget=10**7)
+
+    def test_is_in_front_of_memory_on_the_device_that_computes(self, library):
+        arguments = (library.folder, library.catalogue, "default", SYSTEM_FILES, self.SETTINGS, "raw", StoreEvents())
+        store = open_store(*arguments, torch.device("meta"))
+        assert (store.device.device.type, store.device.budget_bytes) == ("meta", 10**6)
+        assert (store.memory.budget_bytes, store.memory.page_locked) == (10**7, False)
+        store.device.close()
+        store.memory.close()
+
+    def test_is_not_there_where_a_cpu_computes_or_nothing_does(self, open_library):
+        assert open_library(store=self.SETTINGS).store.device is None
+        assert open_library(store=self.SETTINGS, engine=None).store.device is None
+
+    def test_a_negative_budget_is_refused(self):
+        with pytest.raises(ConfigError, match="device budget must not be negative"):
+            StoreSettings(device_budget=-1)
 
 
 class TestMetricsAndLogs:

@@ -7,6 +7,7 @@ import secrets
 import pytest
 
 from ragblend.config import DiskLimits
+from ragblend.store.device import DeviceStore
 from ragblend.store.disk import DiskStore
 from ragblend.store.encryption import Cipher
 from ragblend.store.memory import MemoryStore
@@ -59,6 +60,21 @@ class TestFp8Tiers(StoreConformance):
     def store(self, tmp_path, catalogue) -> TieredStore:
         remote = RemoteStore(f"file://{tmp_path}/remote", "default", codec="fp8")
         return TieredStore(tmp_path, catalogue, codec="fp8", memory=MemoryStore(1_000_000), remote=remote)
+
+
+class TestDevice(StoreConformance):
+    @pytest.fixture
+    def store(self) -> DeviceStore:
+        return DeviceStore(1_000_000, "cpu")
+
+
+class TestNearTiers(StoreConformance):
+    """Every reading brings an entry one tier nearer."""
+
+    @pytest.fixture
+    def store(self, tmp_path, catalogue) -> TieredStore:
+        near = {"device": DeviceStore(1_000_000, "cpu"), "memory": MemoryStore(1_000_000)}
+        return TieredStore(tmp_path, catalogue, **near)
 
 
 class TestRemoteMemory(StoreConformance):

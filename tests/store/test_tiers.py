@@ -1,4 +1,4 @@
-"""Memory in front of a disk, a remote tier behind it: who has what, when, and what a failing one costs."""
+"""Memory and a device in front of a disk, a remote tier behind it: who has what, when, what a failing one costs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ragblend.config import DiskLimits
-from ragblend.errors import LibraryBusyError
+from ragblend.errors import LibraryBusyError, StoreError
 from ragblend.store.catalogue import Catalogue
+from ragblend.store.device import DeviceStore
 from ragblend.store.encryption import Cipher
 from ragblend.store.memory import MemoryStore
 from ragblend.store.remote import RemoteStore
@@ -79,6 +80,24 @@ class TestMemory:
         assert store.pins() == store.memory.pins() == set()
 
     @pytest.mark.parametrize("end", ["delete", "discard"])
+    def test_keeps_nothing_that_went_while_it_was_read(self, open_tiers, kv, key, same_kv, end):
+        store = open_tiers(remote=None)
+        store.put(key, kv)
+        with contextlib.closing(store.open(key, kv.token_ids)) as reader:
+            assert same_kv(reader, kv)
+            getattr(store, end)(key)
+        assert store.memory.nbytes() == 0
+
+    def test_takes_what_was_read_without_copying_it(self, open_tiers, kv, key):
+        store = open_tiers()
+        store.put(key, kv)
+        with contextlib.closing(store.open(key, kv.token_ids)) as reader:
+            read_layers = [reader.layer(index) for index in range(reader.layer_count)]
+        with contextlib.closing(store.open(key, kv.token_ids)) as reader:
+            for index, layer in enumerate(read_layers):
+                assert reader.layer(index).keys.data_ptr() == layer.keys.data_ptr()
+
+    @pytest.mark.parametrize("end", ["delete", "discard"])
     def test_keeps_nothing_that_is_gone(self, open_tiers, kv, key, same_kv, end):
         store = open_tiers(remote=None)
         store.put(key, kv)
@@ -92,6 +111,69 @@ class TestMemory:
         store.put(key, kv)
         assert read(store, key, kv, same_kv)
         assert read(store, key, kv, same_kv)
+
+
+class TestDevice:
+    @pytest.fixture
+    def store(self, open_tiers) -> TieredStore:
+        return open_tiers(device=DeviceStore(1_000_000, "cpu"), remote=None)
+
+    def test_holds_what_is_read_again(self, store, make_kv, make_key, same_kv):
+        for number in range(2):
+            store.put(make_key(number), make_kv(number))
+        assert read(store, make_key(0), make_kv(0), same_kv)
+        assert read(store, make_key(1), make_kv(1), same_kv)
+        assert not store.device.contains(make_key(0))
+        assert read(store, make_key(0), make_kv(0), same_kv)
+        assert [store.device.contains(make_key(number)) for number in range(2)] == [True, False]
+
+    def test_is_looked_at_first(self, store, kv, key, same_kv):
+        store.put(key, kv)
+        for _ in range(2):
+            assert read(store, key, kv, same_kv)
+        store.memory.delete(key)
+        store._path(key).unlink()
+        assert read(store, key, kv, same_kv)
+        assert not store.memory.contains(key)
+
+    def test_is_filled_from_the_disk_where_there_is_no_memory_tier(self, open_tiers, kv, key, same_kv):
+        store = open_tiers(device=DeviceStore(1_000_000, "cpu"), memory=None, remote=None)
+        store.put(key, kv)
+        assert read(store, key, kv, same_kv)
+        assert store.device.contains(key)
+
+    def test_makes_room_within_its_budget_while_memory_keeps_all(self, open_tiers, make_kv, make_key, same_kv):
+        budget = 2 * make_kv().nbytes
+        store = open_tiers(device=DeviceStore(budget, "cpu"), remote=None)
+        for number in range(4):
+            store.put(make_key(number), make_kv(number))
+            for _ in range(2):
+                assert read(store, make_key(number), make_kv(number), same_kv)
+        assert [store.device.contains(make_key(number)) for number in range(4)] == [False, False, True, True]
+        assert store.device.nbytes() == budget
+        assert all(store.memory.contains(make_key(number)) for number in range(4))
+
+    @pytest.mark.parametrize("end", ["delete", "discard"])
+    def test_keeps_nothing_that_is_gone(self, store, kv, key, same_kv, end):
+        store.put(key, kv)
+        for _ in range(2):
+            assert read(store, key, kv, same_kv)
+        getattr(store, end)(key)
+        assert store.device.nbytes() == store.memory.nbytes() == 0
+        assert not read(store, key, kv, same_kv)
+
+    def test_keeps_nothing_that_went_while_it_was_read(self, store, kv, key, same_kv):
+        store.put(key, kv)
+        assert read(store, key, kv, same_kv)
+        with contextlib.closing(store.open(key, kv.token_ids)) as reader:
+            assert same_kv(reader, kv)
+            store.delete(key)
+        assert store.device.nbytes() == store.memory.nbytes() == 0
+
+    def test_is_closed_with_the_store(self, store):
+        store.close()
+        with pytest.raises(StoreError, match="the device store is closed"):
+            store.device.nbytes()
 
 
 class TestWriteBehind:

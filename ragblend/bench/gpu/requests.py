@@ -14,7 +14,7 @@ from ragblend.bench.gpu.clock import Ceilings
 from ragblend.bench.gpu.models import CONTEXT_LENGTH, random_model
 from ragblend.bench.gpu.operations import CHUNK_TOKENS, SUFFIX_TOKENS
 from ragblend.bench.gpu.shapes import ModelShape
-from ragblend.bench.stores import temporary_store
+from ragblend.bench.stores import UNBOUNDED, temporary_store
 from ragblend.blend.anchor import Anchor
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
@@ -22,8 +22,9 @@ from ragblend.kernels.implementation import Implementation
 from ragblend.kernels.layout import LayerKV
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.prompt import Prompt, Segment
-from ragblend.store.base import ChunkKV, KVReader, KVStore
-from ragblend.store.memory import MemoryReader
+from ragblend.store.base import ChunkKV, KVStore
+from ragblend.store.device import DeviceStore
+from ragblend.store.memory import MemoryStore
 
 POLICIES = ("full", "prefix", "none", "hkvd", "query")
 TIERS = ("device", "host", "disk")
@@ -49,38 +50,6 @@ class RequestRow:
     computed_tokens: int | None = None
     bound_s: float | None = None
     of_bound: float | None = None
-
-
-class ResidentStore(KVStore):
-    """Keeps entries on the tensors that they come with: on the device, or in pinned host memory."""
-
-    tier = "resident"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._entries: dict[str, ChunkKV] = {}
-
-    def contains(self, key: str) -> bool:
-        return key in self._entries
-
-    def put(self, key: str, kv: ChunkKV) -> int:
-        return self._entries.setdefault(key, kv).nbytes
-
-    def _open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:
-        kv = self._entries.get(key)
-        if kv is None or kv.token_ids != token_ids:
-            self.count_miss("missing" if kv is None else "stale")
-            return None
-        return MemoryReader(kv)
-
-    def delete(self, key: str) -> None:
-        self._entries.pop(key, None)
-
-    def nbytes(self) -> int:
-        return sum(kv.nbytes for kv in self._entries.values())
-
-    def close(self) -> None:
-        self._entries.clear()
 
 
 def run(
@@ -198,19 +167,22 @@ class _Requests:
     @contextmanager
     def _stored(self, tier: str, chunks: Sequence[Segment]) -> Iterator[KVStore]:
         """Random KV of every chunk in a store of the tier."""
-        with temporary_store() if tier == "disk" else closing(ResidentStore()) as store:
+        with self._near(tier) if tier in ("device", "host") else temporary_store() as store:
+            fill = store.keep if isinstance(store, MemoryStore) else store.put
             for chunk in chunks:
-                store.put(chunk.key or "", self._random_kv(tier, chunk.token_ids))
+                fill(chunk.key or "", self._random_kv(chunk.token_ids))
             yield store
 
-    def _random_kv(self, tier: str, token_ids: tuple[int, ...]) -> ChunkKV:
-        on_device = self.adapter.device.type == "cuda"
+    def _near(self, tier: str) -> closing[MemoryStore]:
+        """The device's memory, or page-locked memory of the host."""
+        device = self.adapter.device
+        if tier == "device":
+            return closing(DeviceStore(UNBOUNDED, device))
+        return closing(MemoryStore(UNBOUNDED, page_locked=device.type == "cuda"))
 
+    def _random_kv(self, token_ids: tuple[int, ...]) -> ChunkKV:
         def numbers(kv_heads: int, head_dim: int) -> torch.Tensor:
-            made = torch.randn(kv_heads, len(token_ids), head_dim, device=self.adapter.device).to(self.adapter.dtype)
-            if tier == "device":
-                return made
-            return made.cpu().pin_memory() if on_device and tier == "host" else made.cpu()
+            return torch.randn(kv_heads, len(token_ids), head_dim, device=self.adapter.device).to(self.adapter.dtype)
 
         layers = [
             LayerKV(numbers(shape.kv_heads, shape.head_dim), numbers(shape.kv_heads, shape.head_dim))
