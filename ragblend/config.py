@@ -138,6 +138,7 @@ class GenerationSettings:
 
     temperature 0 is greedy. top_k 0 and top_p 1 switch those filters off. grammar: in llguidance's form of
     Lark, JSON schemas included (``start: %json {...}``); the answer follows it, unless max_tokens cuts it.
+    cuda_graph: on a GPU with Triton, launch each token's kernels together; elsewhere nothing changes.
     """
 
     max_tokens: int = 256
@@ -148,6 +149,7 @@ class GenerationSettings:
     seed: int | None = None
     stop: tuple[str, ...] = field(default=())
     grammar: str | None = None
+    cuda_graph: bool = False
 
     def __post_init__(self) -> None:
         require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")

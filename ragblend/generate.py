@@ -17,6 +17,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from ragblend.blend.blender import Blended
 from ragblend.config import GenerationSettings
 from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.steps import steps_on
 
 
 def generate_ids(
@@ -64,7 +65,7 @@ def _steps(
         generator.seed()
     else:
         generator.manual_seed(settings.seed)
-    logits = blended.logits[None]
+    logits, step = blended.logits[None], steps_on(adapter, blended.canvas, settings.cuda_graph)
     while True:
         with torch.inference_mode():
             scores = logits_processor(ids, logits.float())  # type: ignore[arg-type]
@@ -77,7 +78,7 @@ def _steps(
         yield int(chosen)
         if finished:
             return
-        logits = adapter.append(blended.canvas, chosen)[:, -1]
+        logits = step(chosen)
 
 
 def _generation_config(model: PreTrainedModel, settings: GenerationSettings) -> GenerationConfig:

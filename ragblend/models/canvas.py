@@ -84,8 +84,8 @@ class CanvasLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 class Canvas(Cache):
     """Preallocated buffers of every layer, owned by one request.
 
-    batch is 1 for a request; chunks are prefilled several at a time on a canvas of their own. kernels: the
-    form in which rows are written.
+    capacity: how many positions there is room for. batch is 1 for a request; chunks are prefilled several at a time
+    on a canvas of their own. kernels: the form in which rows are written.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Canvas(Cache):
         layers = [CanvasLayer(buffer(shape), buffer(shape), index, self) for index, shape in enumerate(shapes)]
         super().__init__(layers=list(layers))
         self.canvas_layers = layers
+        self.capacity = capacity
         self.kernels = kernels
         self.run: RowRun | None = None
 

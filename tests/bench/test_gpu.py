@@ -12,7 +12,7 @@ from ragblend.bench.gpu import kernels, requests
 from ragblend.bench.gpu.clock import Clock
 from ragblend.bench.gpu.models import EightBitLinear, random_model
 from ragblend.bench.gpu.operations import Layer, Operation, operations
-from ragblend.bench.gpu.report import kernel_table, request_table
+from ragblend.bench.gpu.report import decoding_table, kernel_table, request_table
 from ragblend.bench.gpu.shapes import SHAPES, shapes_named
 from ragblend.errors import ConfigError, KernelUnavailableError
 
@@ -62,7 +62,7 @@ def test_a_check_notices_a_single_wrong_number():
 
 def test_requests_of_every_policy_and_tier():
     ceilings = Clock(CPU, 1).ceilings(torch.float32)
-    rows = requests.run(
+    rows, (step,) = requests.run(
         device=CPU, shape=TINY, contexts=[40], ceilings=ceilings, ratio=0.25, repeats=1, dtype=torch.float32
     )
     found = {(row.policy, row.tier): row for row in rows}
@@ -73,11 +73,16 @@ def test_requests_of_every_policy_and_tier():
     for tier in requests.TIERS:
         assert found["none", tier].computed_tokens == 64
         assert found["prefix", tier].computed_tokens <= total - 40 - requests.ANCHOR_TOKENS
+    assert (step.model, step.context, step.graph_s, step.max_abs_diff) == ("tiny", 40, None, None)
+    assert step.appended_s > 0
+    assert step.of_bound == step.appended_s / step.bound_s
+    assert decoding_table([step])[1][0][3] == ""
 
 
 def test_what_does_not_fit_in_time_is_named():
     ceilings = Clock(CPU, 1).ceilings(torch.float32)
-    (row,) = requests.run(device=CPU, shape=TINY, contexts=[40], ceilings=ceilings, deadline=0.0)
+    (row,), decoding = requests.run(device=CPU, shape=TINY, contexts=[40], ceilings=ceilings, deadline=0.0)
+    assert decoding == []
     assert (row.skipped, row.ttft_s) == ("out of time", None)
     assert request_table([row])[1][0][4] == "out of time"
 

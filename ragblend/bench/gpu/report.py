@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ragblend.bench.gpu.decoding import DecodingRow
 from ragblend.bench.gpu.kernels import KernelRow
 from ragblend.bench.gpu.requests import RequestRow
 
@@ -47,6 +48,22 @@ def _request_cells(row: RequestRow) -> list[str]:
         _scaled(row.speedup_vs_full, 1, ".1f") + "x",
         f"{row.computed_tokens:,}",
         _scaled(row.of_bound, 1, ".2f") + "x",
+    ]
+
+
+def decoding_table(rows: Sequence[DecodingRow]) -> Table:
+    """A form that could not run has no figures."""
+    columns = ["model", "context", "appended", "as a graph", "difference", "of bound"]
+    return columns, [
+        [
+            row.model,
+            f"{row.context:,}",
+            _micro(row.appended_s),
+            _micro(row.graph_s),
+            _scaled(row.max_abs_diff, 1, ".2g"),
+            _scaled(row.of_bound, 1, ".2f") + "x",
+        ]
+        for row in rows
     ]
 
 

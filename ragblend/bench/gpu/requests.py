@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from ragblend.bench.gpu.clock import Ceilings
+from ragblend.bench.gpu.decoding import DecodingRow, measure
 from ragblend.bench.gpu.models import CONTEXT_LENGTH, random_model
 from ragblend.bench.gpu.operations import CHUNK_TOKENS, SUFFIX_TOKENS
 from ragblend.bench.gpu.shapes import ModelShape
@@ -63,19 +64,24 @@ def run(
     dtype: torch.dtype = torch.bfloat16,
     kernels: Implementation = "auto",
     deadline: float = float("inf"),
-) -> list[RequestRow]:
-    """Measure one model. What does not fit into memory or begins after ``deadline`` (time.monotonic) is skipped."""
+) -> tuple[list[RequestRow], list[DecodingRow]]:
+    """Measure one model: requests at every context, and decoding behind them.
+
+    What does not fit into memory or begins after ``deadline`` (time.monotonic) is skipped.
+    """
     longest = max(contexts)
     needed = shape.weight_bytes + 2 * shape.kv_bytes(longest) + (4 << 30)
     if device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
-        return _skipped(shape, contexts, f"needs {needed / 1e9:,.0f} GB of the device's memory")
+        return _skipped(shape, contexts, f"needs {needed / 1e9:,.0f} GB of the device's memory"), []
     if shape.eight_bit and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        return _skipped(shape, contexts, "the device does not multiply float8")
+        return _skipped(shape, contexts, "the device does not multiply float8"), []
     if time.monotonic() > deadline:
-        return _skipped(shape, contexts, "out of time")
+        return _skipped(shape, contexts, "out of time"), []
     adapter = DecoderAdapter(random_model(shape, device, dtype), kernels)
     measured = _Requests(adapter, shape, ratio, repeats, ceilings, deadline)
-    return [row for context in contexts for row in measured.rows(context)]
+    rows = [row for context in contexts for row in measured.rows(context)]
+    decoding = [measure(adapter, shape, context, ceilings) for context in contexts if time.monotonic() <= deadline]
+    return rows, decoding
 
 
 def _skipped(shape: ModelShape, contexts: Sequence[int], reason: str) -> list[RequestRow]:
@@ -167,7 +173,8 @@ class _Requests:
     @contextmanager
     def _stored(self, tier: str, chunks: Sequence[Segment]) -> Iterator[KVStore]:
         """Random KV of every chunk in a store of the tier."""
-        with self._near(tier) if tier in ("device", "host") else temporary_store() as store:
+        opened: AbstractContextManager[KVStore] = temporary_store() if tier == "disk" else self._near(tier)
+        with opened as store:
             fill = store.keep if isinstance(store, MemoryStore) else store.put
             for chunk in chunks:
                 fill(chunk.key or "", self._random_kv(chunk.token_ids))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from ragblend.blend.prefill import prefill_chunks
 from ragblend.config import GenerationSettings
 from ragblend.engine import Engine
 from ragblend.models.adapter import DecoderAdapter
+from ragblend.models.steps import GraphStep, steps_on
 from ragblend.prompt import Prompt, Segment
 from ragblend.store.base import read_whole
 from ragblend.store.codecs import StoreCodec
@@ -60,6 +63,20 @@ def test_policies_and_decoding_give_the_logits_of_torch(both, policy, ratio):
         answer = tiny.random_ids(4, seed=7)
         steps = [model.append(blended.canvas, torch.tensor([[token]]))[0, -1] for token in answer]
         found.append(torch.stack([blended.logits, *steps]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=0)
+
+
+def test_a_decoding_step_on_fixed_memory_gives_the_logits_of_torch(both, monkeypatch):
+    """As a CUDA graph replays it: over the whole canvas, and blind to what nobody has written."""
+    monkeypatch.setattr(GraphStep, "_capture", lambda self: None)
+    found = []
+    for (model, anchor, store), step_of in zip(both, (GraphStep, partial(steps_on, cuda_graph=False)), strict=True):
+        blended = blend(model, anchor, PROMPT, policy=policy_named("none"), ratio=0.0, store=store, room=40)
+        for layer in range(model.layer_count):
+            blended.canvas.keys(layer)[:, :, len(PROMPT) :] = torch.nan
+            blended.canvas.values(layer)[:, :, len(PROMPT) :] = torch.nan
+        step = step_of(model, blended.canvas)
+        found.append(torch.cat([step(torch.tensor([[token]])) for token in tiny.random_ids(4, seed=7)]))
     torch.testing.assert_close(*found, atol=1e-4, rtol=0)
 
 
