@@ -48,7 +48,7 @@ class CachePointUse:
 class Timings:
     """Seconds. ``ttft_s`` runs from the call to the first generated token and leaves retrieval out.
 
-    load_s: waiting for chunk KV to be loaded. hidden_load_s: loading that nobody waited for, while something was
+    load_s: loading chunk KV, or waiting for that. hidden_load_s: loading that nobody waited for, while something was
     computed; loading took both together. select_s, recompute_s: computing.
     """
 

@@ -87,7 +87,7 @@ def test_nan_or_inf_in_compact_numbers_is_found(name):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_every_number_is_told_from_what_is_none(dtype):
     limits = torch.finfo(dtype)
-    numbers = torch.tensor([0.0, -0.0, limits.max, limits.min, limits.tiny, -limits.tiny]).to(dtype).view(1, 2, 3)
+    numbers = torch.tensor([0.0, -0.0, limits.max, limits.min, limits.tiny, -limits.tiny], dtype=dtype).view(1, 2, 3)
     assert is_finite(LayerKV(numbers, numbers))
     for bad in (torch.inf, -torch.inf, torch.nan, -torch.nan):
         for place in ((0, 0, 0), (0, 1, 2)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,9 +57,13 @@ def _decode(adapter: DecoderAdapter, step: Step) -> tuple[float, Tensor]:
     """Median seconds a token, and all logits, [tokens, vocabulary] fp32."""
     seconds: list[float] = []
     logits: list[Tensor] = []
+
+    def decode(token: Tensor) -> None:
+        logits.append(step(token)[0].float().clone())
+
     for number in range(_WARM_UP + _TOKENS):
         token = torch.tensor([[number]], device=adapter.device)
-        seconds.append(seconds_of(adapter.device, lambda token=token: logits.append(step(token)[0].float().clone())))
+        seconds.append(seconds_of(adapter.device, partial(decode, token)))
     return statistics.median(seconds[_WARM_UP:]), torch.stack(logits)
 
 
