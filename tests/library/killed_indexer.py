@@ -1,17 +1,13 @@
 """Indexes until it is killed. Run by test_writers.py as: killed_indexer.py LIBRARY DOCUMENTS ACKNOWLEDGED.
 
-For each line on stdin, a number of seconds, a forked child indexes the documents and appends the path
-of each finished one to a file. After that time it is killed, and "gone" is printed. Forking spares a
-start of Python and torch for every kill; and only a parent knows that a process id is still its
-child's, until it has waited for it.
+For each line on stdin, a number of moments, a forked child indexes the documents and appends the path of each
+finished one to a file. It is killed after so many moments.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 
 import torch
 
@@ -19,6 +15,8 @@ from ragblend.config import ChunkSettings
 from ragblend.library.library import Library
 from ragblend.library.progress import Silent
 from tests.library import conftest
+from tests.store.faults import WatchedFiles
+from tests.store.killing import Tell, kill_after
 
 
 class Acknowledge(Silent):
@@ -29,9 +27,12 @@ class Acknowledge(Silent):
         os.write(self.file, f"{path}\n".encode())
 
 
-def index(engine: object, folder: str, documents: str, acknowledged: str) -> None:
+def index(tell: Tell) -> None:
+    folder, documents, acknowledged = sys.argv[1:]
     chunk = ChunkSettings(conftest.CHUNK_TOKENS)
-    with Library.open(folder, engine=engine, embedder=conftest.WordEmbedder(), chunk=chunk) as library:
+    made_of = {"engine": engine, "embedder": conftest.WordEmbedder(), "chunk": chunk, "files": WatchedFiles(tell)}
+    with Library.open(folder, **made_of) as library:
+        library.catalogue.connection.set_trace_callback(tell)
         library.add([documents], Acknowledge(acknowledged))
 
 
@@ -39,11 +40,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     engine = conftest.tiny_engine()
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            index(engine, *sys.argv[1:])
-            os._exit(0)
-        time.sleep(float(line))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.write(1, b"gone\n")
+        os.write(1, b"gone\n" if kill_after(int(line), index) else b"failed\n")

@@ -20,6 +20,8 @@ from ragblend.library.lock import writing
 
 SHORT = GenerationSettings(max_tokens=2)
 ROOT = Path(__file__).parents[2]
+# Operations on files and SQL statements in which a third of sixty documents are indexed.
+MOMENTS = 1500
 
 
 def write_documents(folder: Path, count: int, paragraphs: int = 4) -> None:
@@ -74,7 +76,8 @@ with writing(Path({str(library.folder / layout.WRITER_LOCK)!r})):
 
 
 class TestQuestionsDuringChanges:
-    def test_each_answer_uses_one_version(self, open_library, tmp_path):
+    @pytest.mark.parametrize(("versions", "questions"), [(12, 20), pytest.param(100, 100, marks=pytest.mark.long)])
+    def test_each_answer_uses_one_version(self, open_library, tmp_path, versions, questions):
         """A document of three chunks is replaced and removed again and again while it is asked about."""
         path = tmp_path / "story.txt"
 
@@ -88,7 +91,7 @@ class TestQuestionsDuringChanges:
 
         def change() -> None:
             writer = open_library()
-            for version in range(1, 12):
+            for version in range(1, versions):
                 if version % 4 == 0:
                     writer.remove([path])
                 write(version)
@@ -111,8 +114,8 @@ class TestQuestionsDuringChanges:
             changing = pool.submit(change)
             asking = [pool.submit(ask) for _ in range(4)]
             changing.result()
-            assert sum(asked.result() for asked in asking) > 20
-        assert library.search("story", k=1)[0].text.startswith("Version 11")
+            assert sum(asked.result() for asked in asking) > questions
+        assert library.search("story", k=1)[0].text.startswith(f"Version {versions - 1} ")
         assert library.verify().ok
         assert library.verify().orphans == ()
 
@@ -181,7 +184,7 @@ class TestKilled:
         command += [str(folder), str(tmp_path / "docs"), str(acknowledged)]
         with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=ROOT) as parent:
             for number in range(times):
-                parent.stdin.write(f"{chance.uniform(0.0, 0.4)}\n")
+                parent.stdin.write(f"{chance.randrange(MOMENTS)}\n")
                 parent.stdin.flush()
                 assert parent.stdout.readline() == "gone\n"
                 if number % 20 == 19:  # a run that is through has nothing left to be killed at

@@ -6,13 +6,16 @@ import contextlib
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
+
+ROOT = Path(__file__).parents[2]
+# Those of a few puts.
+MOMENTS = 300
 
 
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path, make_kv, make_key, same_kv):
@@ -26,25 +29,16 @@ def test_two_hundred_killed_writers(tmp_path, make_kv, make_key, same_kv):
 
 def kill_writers(kills: int, tmp_path: Path, make_kv, make_key, same_kv) -> None:
     chance = random.Random(0)
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("killed_writer.py")), str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-m", "tests.store.killed_writer", str(tmp_path)]
     checked = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=ROOT) as writer:
         for _ in range(kills):
-            writer.stdin.write(f"{checked}\n")
-            writer.stdin.flush()
-            wait_until_acknowledged(tmp_path, checked + chance.randrange(8))
-            time.sleep(chance.uniform(0.0, 0.01))
-            writer.stdin.write("kill\n")
+            writer.stdin.write(f"{checked} {chance.randrange(MOMENTS)}\n")
             writer.stdin.flush()
             assert writer.stdout.readline() == "gone\n"
             checked = check_acknowledged(kills, tmp_path, make_kv, make_key, same_kv)
+        writer.stdin.close()
     assert checked > kills
-
-
-def wait_until_acknowledged(root: Path, count: int) -> None:
-    log = root / "acknowledged"
-    while count and not (log.exists() and len(log.read_text().splitlines()) >= count):
-        time.sleep(0.001)
 
 
 def check_acknowledged(kills: int, root: Path, make_kv, make_key, same_kv) -> int:
