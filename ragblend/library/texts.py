@@ -50,8 +50,8 @@ class GivenVectors:
     def embed_chunks(self, texts: Sequence[str]) -> Vectors:
         raise LibraryError(f"the library has {self.name}: give a vector with each of these {len(texts)} too")
 
-    def embed_question(self, text: str) -> Vectors:
-        raise LibraryError(f"the library has {self.name}, so {text[:40]!r} cannot be embedded: search by vector")
+    def embed_question(self, text: str) -> Vectors:  # noqa: ARG002 (no word of it belongs into a message)
+        raise LibraryError(f"the library has {self.name}, so no question can be embedded: search by vector")
 
 
 class Texts:

@@ -143,7 +143,7 @@ def test_nothing_is_no_entry(key, kv):
 
 def test_truncated_anywhere(blob, read):
     everywhere_in_the_header = range(8 + header_length(blob) + 1)
-    for length in (*everywhere_in_the_header, *random.Random(0).sample(range(len(blob)), 100), len(blob) - 1):
+    for length in (*everywhere_in_the_header, *random.Random(0).sample(range(len(blob)), 200), len(blob) - 1):
         with pytest.raises(CorruptEntryError):
             read(blob[:length])
 
