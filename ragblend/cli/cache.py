@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragblend.cli.options import Debug, Json, LibraryFolder, Namespace
+from ragblend.cli.options import Debug, EncryptionKeyFile, Json, LibraryFolder, Namespace
 from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.cli.storage import store_settings
 from ragblend.config import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def stats(
     namespace: Namespace = DEFAULT_NAMESPACE,
     price_input: Annotated[float, typer.Option(help="Price of a million prompt tokens.")] = 1.0,
     price_output: Annotated[float, typer.Option(help="Price of a million answer tokens.")] = 5.0,
+    encryption_key_file: EncryptionKeyFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -34,7 +36,7 @@ def stats(
     from ragblend.usage import CostReport, Prices
 
     prices = Prices(input=price_input, output=price_output)
-    with _opened(library, namespace, read_only=True) as opened:
+    with _opened(library, namespace, encryption_key_file, read_only=True) as opened:
         found = opened.prefixes.statistics()
     sums = found.total
     cost = CostReport.from_totals(
@@ -70,10 +72,14 @@ def stats(
 
 @app.command("list")
 def list_kept(
-    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    encryption_key_file: EncryptionKeyFile = None,
+    json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """What is kept, last used first, and the named caches. No text is shown."""
-    with _opened(library, namespace, read_only=True) as opened:
+    with _opened(library, namespace, encryption_key_file, read_only=True) as opened:
         kept, named = opened.prefixes.prefixes(), opened.named_caches.all()
     caches: list[dict[str, Any]] = [
         {
@@ -96,10 +102,14 @@ def list_kept(
 
 @app.command()
 def clear(
-    library: LibraryFolder, namespace: Namespace = DEFAULT_NAMESPACE, json: Json = False, debug: Debug = False
+    library: LibraryFolder,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    encryption_key_file: EncryptionKeyFile = None,
+    json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Delete everything that the namespace's prefix cache keeps, named caches too. Chunks stay."""
-    with _opened(library, namespace) as opened:
+    with _opened(library, namespace, encryption_key_file) as opened:
         for cache in opened.named_caches.all():
             opened.named_caches.remove(cache)
         cleared = opened.prefixes.clear()
@@ -129,7 +139,8 @@ def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
 
 
-def _opened(folder: Path, namespace: str, *, read_only: bool = False) -> Library:
+def _opened(folder: Path, namespace: str, key_file: Path | None, *, read_only: bool = False) -> Library:
     from ragblend.library.library import Library
 
-    return Library.open(folder, namespace=namespace, create=False, read_only=read_only)
+    store = store_settings(encryption_key_file=key_file)
+    return Library.open(folder, namespace=namespace, create=False, read_only=read_only, store=store)

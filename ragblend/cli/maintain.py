@@ -23,7 +23,7 @@ from ragblend.cli.options import (
 from ragblend.cli.output import emit, megabytes, stdout, table
 from ragblend.cli.progress import Bar
 from ragblend.cli.storage import store_settings, tell_remote
-from ragblend.config import DEFAULT_NAMESPACE
+from ragblend.config import DEFAULT_NAMESPACE, require
 
 if TYPE_CHECKING:
     from ragblend.config import StoreSettings
@@ -171,18 +171,24 @@ def gc(
 
 
 def remove(
-    paths: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.", show_default=False)],
     library: LibraryFolder,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Documents, or folders of documents.", show_default=False)
+    ] = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Erase the whole namespace, for which no key is needed.")
+    ] = False,
     remote: Remote = None,
     encryption_key_file: EncryptionKeyFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Remove documents with their chunks and KV from a library. The files themselves are not touched."""
+    require(bool(paths) != everything, "say which documents to remove, or --all to erase the namespace")
     store = store_settings(remote=remote, encryption_key_file=encryption_key_file)
     with _open_without_model(library, namespace, store) as opened:
-        removed = opened.remove(paths)
+        removed = opened.erase() if everything else opened.remove(paths or [])
         tell_remote(opened)
     if json:
         emit({"removed": removed})

@@ -23,7 +23,7 @@ EncryptionKeyFile = Annotated[
     Path | None,
     typer.Option(
         envvar="RAGBLEND_ENCRYPTION_KEY_FILE",
-        help="The namespace's key (openssl rand -hex 32), kept outside the library; its KV is encrypted with it.",
+        help="The namespace's key (openssl rand -hex 32), kept outside the library; it encrypts what is in there.",
         show_default=False,
     ),
 ]

@@ -170,9 +170,8 @@ class Caches:
 
     def _make(self, namespace: str, shelf: Shelf | None, owners: Owners | None) -> Home:
         model = self._engine.identity.digest()
-        catalogue = shelf.store.catalogue if shelf else None
         prefixes = PrefixCache(namespace, model, self.settings, self.clock, shelf, owners)
-        return Home(prefixes, Names(namespace, model, self.clock, catalogue))
+        return Home(prefixes, _names(namespace, model, self.clock, shelf))
 
     def _render(self, messages: Sequence[Message]) -> Sequence[Piece]:
         return self._engine.template.chat.render(messages, None)
@@ -190,4 +189,10 @@ def _shown(pieces: Sequence[Piece]) -> list[Piece]:
 def unattended(namespace: str, shelf: Shelf, owners: Owners) -> Home:
     """The cache of a library that is open without a model: to look at and to clear, for nothing is found in it."""
     prefixes = PrefixCache(namespace, "", PrefixSettings(), time.time, shelf, owners)
-    return Home(prefixes, Names(namespace, None, time.time, shelf.store.catalogue))
+    return Home(prefixes, _names(namespace, None, time.time, shelf))
+
+
+def _names(namespace: str, model: str | None, clock: Callable[[], float], shelf: Shelf | None) -> Names:
+    if shelf is None:
+        return Names(namespace, model, clock)
+    return Names(namespace, model, clock, shelf.store.catalogue, shelf.values)

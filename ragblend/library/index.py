@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ragblend.errors import EntryError
 from ragblend.library.embedding import Vectors
+from ragblend.store.encryption import Cipher
 from ragblend.store.files import SYSTEM_FILES
 from ragblend.store.key import digest_fields
+from ragblend.store.source import FileSource
 
 Ids = npt.NDArray[np.int64]
 
@@ -56,22 +60,24 @@ class VectorIndex:
         scores, ids = self._index.search(vector[None], min(count, len(self)))
         return scores[0], ids[0]
 
-    def save(self, path: Path, stamp: str) -> None:
-        """Write the index whole or not at all. ``stamp`` says what it belongs to. Raises OSError."""
+    def save(self, path: Path, stamp: str, cipher: Cipher | None = None) -> None:
+        """Write the index whole or not at all, sealed by ``cipher``. stamp: what it belongs to. Raises OSError."""
         import faiss
 
-        payload = faiss.serialize_index(self._index).data
+        payload: memoryview = faiss.serialize_index(self._index).data
+        pieces: list[bytes | memoryview] = [digest_fields(_KIND, stamp, payload).encode(), payload]
         SYSTEM_FILES.make_private_folder(path.parent)
-        SYSTEM_FILES.write_whole(path, [digest_fields(_KIND, stamp, payload).encode(), payload])
+        SYSTEM_FILES.write_whole(path, pieces if cipher is None else cipher.seal(_label(stamp), pieces))
 
     @classmethod
-    def load(cls, path: Path, stamp: str) -> VectorIndex | None:
+    def load(cls, path: Path, stamp: str, cipher: Cipher | None = None) -> VectorIndex | None:
         """The saved index, or None if it is absent, damaged or belongs to something else."""
         import faiss
 
         try:
-            data = memoryview(path.read_bytes())  # hundreds of megabytes in a large library: not copied
-        except OSError:
+            with closing(FileSource(path)) as file:  # hundreds of megabytes in a large library: not copied
+                data = file.read(0, file.nbytes) if cipher is None else cipher.open_whole(_label(stamp), file)
+        except (OSError, EntryError):
             return None
         digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         # FAISS trusts the sizes in a file, so nothing unchecked may reach it.
@@ -80,3 +86,7 @@ class VectorIndex:
         index = cls(1)
         index._index = faiss.deserialize_index(np.frombuffer(payload, np.uint8))
         return index
+
+
+def _label(stamp: str) -> str:
+    return f"search index {stamp}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, StoreSettings, require
 from ragblend.errors import LibraryError
-from ragblend.library import layout, upkeep
+from ragblend.library import layout
 from ragblend.library.answering import Answering
 from ragblend.library.caches import Home, unattended
 from ragblend.library.conversation import ConversationReader
@@ -21,6 +21,7 @@ from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
 from ragblend.library.indexing import replacing
 from ragblend.library.known import KnownTexts
+from ragblend.library.maintaining import Maintaining
 from ragblend.library.origin import Origin
 from ragblend.library.owners import ChunkOwners
 from ragblend.library.precompute import Precomputer
@@ -28,20 +29,11 @@ from ragblend.library.precomputed import PrecomputedTexts
 from ragblend.library.progress import IndexProgress, Silent
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
-from ragblend.library.report import (
-    GarbageReport,
-    Hit,
-    IndexReport,
-    LearningReport,
-    LibraryInfo,
-    PrecomputeReport,
-    RepairReport,
-    VerifyReport,
-)
+from ragblend.library.report import Hit, IndexReport, PrecomputeReport
 from ragblend.library.retrieval import Retriever
 from ragblend.library.reuse import Reuse
 from ragblend.library.shared import SharedNamespace
-from ragblend.library.storage import open_shelf, open_store, store_info
+from ragblend.library.storage import open_shelf, open_store
 from ragblend.library.texts import Texts, unit_vector
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import Names
@@ -53,7 +45,7 @@ if TYPE_CHECKING:
     from ragblend.store.metrics import StoreMetrics
 
 
-class Library(Answering):
+class Library(Answering, Maintaining):
     """One namespace of a library folder. Open it with ``Library.open``; close it, or use it in ``with``.
 
     Asking, searching and indexing are safe from several threads and processes; one writes at a time.
@@ -87,11 +79,11 @@ class Library(Answering):
         device = engine.device if engine else None
         self.store = open_store(folder, catalogue, namespace, files, store, codec, self._events, device)
         self.store.shared = self._shared.store if self._shared else None
-        self._records = Records(catalogue, namespace)
+        self._records = Records(catalogue, namespace, self.store.values)
         self._chunk = chunk
         self._given_embedder = embedder
         self._delete_folder: Callable[[], Any] = lambda: None
-        self._precomputed = PrecomputedTexts(catalogue, namespace)
+        self._precomputed = PrecomputedTexts(catalogue, namespace, self.store.values)
         self.reuse = reuse
         self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
@@ -158,7 +150,7 @@ class Library(Answering):
                 library._origin.create()
             if engine is not None:
                 library._origin.require_engine(engine)
-                library.store.require_key()
+                library.store.values.require_key()
                 library.store.codec.require_package()
         except BaseException:
             (library or catalogue).close()
@@ -244,55 +236,6 @@ class Library(Answering):
             released += keys
         return len(keys)
 
-    def info(self) -> LibraryInfo:
-        """What the namespace holds and what the library was made with. Loads no model."""
-        totals = self._records.totals()
-        return LibraryInfo(
-            path=str(self.folder),
-            namespace=self.namespace,
-            documents=totals.documents,
-            chunks=totals.chunks,
-            tokens=totals.tokens,
-            kv_bytes=self.store.nbytes(),
-            prefix_bytes=self._shelf.store.nbytes(),
-            model=self._origin.read("model"),
-            model_reference=self._origin.read("model_reference"),
-            embedder=self._origin.read("embedder"),
-            chunk_tokens=self.chunk.tokens,
-            created_at=float(self._origin.read("created_at") or 0),
-            texts=self._precomputed.count(),
-            learning=self._reuse.learner.report if self._reuse else LearningReport(),
-            store=store_info(self.store),
-        )
-
-    def verify(self, *, sample: int | None = None, audit: int = 0) -> VerifyReport:
-        """Read the chunk KV of the namespace, check catalogue and index. Changes nothing, and others may write.
-
-        sample: read only so many entries, chosen at random (None: all). audit: compute so many of the
-        sound ones again and compare, which finds KV that was wrong when it was written; needs an engine.
-        Raises StoreError for a damaged catalogue, ConfigError.
-        """
-        require(sample is None or sample >= 1, f"the sample must be at least 1 entry, got {sample}")
-        require(audit >= 0, f"the number of entries to audit must not be negative, got {audit}")
-        engine = self._require_engine() if audit else None
-        return upkeep.verify(self._records, self.store, self._retriever, sample=sample, audit=audit, engine=engine)
-
-    def repair(self, progress: IndexProgress | None = None, *, everything: bool = False) -> RepairReport:
-        """Compute missing and damaged chunk KV again and rebuild a bad index.
-
-        everything: compute all KV again, also what seems sound. Raises StoreError for a damaged catalogue.
-        """
-        engine = self._require_engine()
-        with self._writing():
-            return upkeep.repair(
-                self._records, self.store, self._retriever, engine, progress or Silent(), everything=everything
-            )
-
-    def gc(self) -> GarbageReport:
-        """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
-        with self._writing():
-            return upkeep.collect_garbage(self._records, self.store, self._shelf.store, self.folder / layout.INDEX)
-
     @property
     def prefixes(self) -> PrefixCache:
         """The KV of prompts' beginnings that the library keeps."""
@@ -340,7 +283,7 @@ class Library(Answering):
 
     @cached_property
     def _retriever(self) -> Retriever:
-        return Retriever(self._records, *self._index_of(self.namespace))
+        return Retriever(self._records, *self._index_of(self.namespace), self.store.cipher)
 
     @cached_property
     def _documents(self) -> Documents:
@@ -397,4 +340,5 @@ class Library(Answering):
         self._require_writable()
         with self.store.exclusive():
             yield
-            self._home.prefixes.revalidate()
+            if not self.store.values.locked:
+                self._home.prefixes.revalidate()

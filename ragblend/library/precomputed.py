@@ -13,6 +13,7 @@ from ragblend.library.index import Ids
 from ragblend.library.records import changing
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import digest_fields, token_bytes, token_ids_of
+from ragblend.store.row_values import AS_THEY_ARE, RowValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,15 @@ class Text:
 
 
 class PrecomputedTexts:
-    """Every change bumps ``version``. Ids are never used twice, and a row never changes."""
+    """Every change bumps ``version``. Ids are never used twice, and a row never changes.
 
-    def __init__(self, catalogue: Catalogue, namespace: str) -> None:
+    values: how the rows' values are stored.
+    """
+
+    def __init__(self, catalogue: Catalogue, namespace: str, values: RowValues = AS_THEY_ARE) -> None:
         self.catalogue = catalogue
         self.namespace = namespace
+        self._values = values
 
     def version(self) -> int:
         return self.catalogue.counter(self._version_name)
@@ -40,19 +45,22 @@ class PrecomputedTexts:
 
     def has(self, text: str) -> bool:
         statement = "SELECT 1 FROM precomputed WHERE namespace = ? AND digest = ?"
-        return bool(self.catalogue.rows(statement, self.namespace, digest_fields(text)))
+        return bool(self.catalogue.rows(statement, self.namespace, self._digest(text)))
 
     def add(self, text: Text) -> None:
         """Add a text, as part of the caller's transaction if there is one; one that is there stays as it is."""
+        seal = self._values.seal
         with changing(self.catalogue, self._version_name) as connection:
+            id = self.catalogue.next_id("precomputed")
             connection.execute(
-                "INSERT OR IGNORE INTO precomputed (namespace, digest, text, token_ids, entry_key, added_at)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO precomputed (id, namespace, digest, text, token_ids, entry_key, added_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
+                    id,
                     self.namespace,
-                    digest_fields(text.text),
-                    text.text,
-                    token_bytes(text.token_ids),
+                    self._digest(text.text),
+                    seal("precomputed.text", id, text.text),
+                    seal("precomputed.token_ids", id, token_bytes(text.token_ids)),
                     text.entry_key,
                     time.time(),
                 ),
@@ -64,11 +72,16 @@ class PrecomputedTexts:
             found = [
                 connection.execute(
                     "DELETE FROM precomputed WHERE namespace = ? AND digest = ? RETURNING entry_key",
-                    (self.namespace, digest_fields(text)),
+                    (self.namespace, self._digest(text)),
                 ).fetchall()
                 for text in texts
             ]
         return [key for rows in found for (key,) in rows]
+
+    def clear(self) -> None:
+        """Remove all texts."""
+        with changing(self.catalogue, self._version_name) as connection:
+            connection.execute("DELETE FROM precomputed WHERE namespace = ?", (self.namespace,))
 
     def ids(self) -> Ids:
         """Ids of all texts, ascending."""
@@ -77,11 +90,13 @@ class PrecomputedTexts:
 
     def prompt_texts(self, ids: Ids) -> Iterator[tuple[int, str]]:
         """Just the texts, by id; those that are gone are left out."""
-        yield from self.catalogue.rows(
+        rows = self.catalogue.rows(
             "SELECT id, text FROM precomputed WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
+        for id, text in rows:
+            yield id, self._values.open("precomputed.text", id, text)
 
     def read(self, ids: Ids) -> Iterator[tuple[int, Text]]:
         """Texts by their ids; those that are gone are left out."""
@@ -93,7 +108,11 @@ class PrecomputedTexts:
             json.dumps(ids.tolist()),
         )
         for id, text, data, key in rows:
-            yield id, Text(text, token_ids_of(data), key)
+            token_ids = token_ids_of(self._values.open("precomputed.token_ids", id, data))
+            yield id, Text(self._values.open("precomputed.text", id, text), token_ids, key)
+
+    def _digest(self, text: str) -> str:
+        return self._values.name("precomputed.digest", digest_fields(text))
 
     @property
     def _version_name(self) -> str:

@@ -17,12 +17,15 @@ from ragblend.library.index import Ids
 from ragblend.prompt import chunk_text
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes, token_ids_of
+from ragblend.store.namespace_key import require_same_key
+from ragblend.store.row_values import AS_THEY_ARE, RowValues
 
 _PAGE = 1024
-# Whoever needs entries: a column each for the namespace, the entry's key and its token ids.
+# Whoever needs entries: the namespace, the entry's key, and the token ids with their column and row.
 _OWNERS = (
-    "(SELECT namespace, entry_key, token_ids FROM chunks JOIN documents ON documents.id = chunks.document_id"
-    " UNION ALL SELECT namespace, entry_key, token_ids FROM precomputed)"
+    "(SELECT namespace, entry_key, token_ids, 'chunks.token_ids' AS place, chunks.id AS row"
+    " FROM chunks JOIN documents ON documents.id = chunks.document_id"
+    " UNION ALL SELECT namespace, entry_key, token_ids, 'precomputed.token_ids', id FROM precomputed)"
 )
 _IN_NAMESPACE = "FROM chunks JOIN documents ON documents.id = chunks.document_id WHERE documents.namespace = ?"
 
@@ -53,26 +56,30 @@ class Records:
     """Every change bumps the namespace's ``version``, by which readers notice that their index is old.
 
     Ids of chunks are never used twice, and a chunk's row never changes: it is only added or removed.
+    values: how the rows' values are stored.
     """
 
-    def __init__(self, catalogue: Catalogue, namespace: str) -> None:
+    def __init__(self, catalogue: Catalogue, namespace: str, values: RowValues = AS_THEY_ARE) -> None:
         self.catalogue = catalogue
         self.namespace = namespace
+        self._values = values
 
     def version(self) -> int:
+        """Raises StoreError if the namespace was erased or given another key since it was opened."""
+        require_same_key(self.catalogue, self.namespace, self._values)
         return self.catalogue.counter(self._version_name)
 
     def digest(self, path: str) -> str | None:
         """Digest under which the document was indexed, or None if it is not in the namespace."""
-        found = self.catalogue.rows(
-            "SELECT digest FROM documents WHERE namespace = ? AND path = ?", self.namespace, path
-        )
-        return str(found[0][0]) if found else None
+        statement = "SELECT id, digest FROM documents WHERE namespace = ? AND path = ?"
+        for id, digest in self.catalogue.rows(statement, self.namespace, self._stored_path(path)):
+            return str(self._values.open("documents.digest", id, digest))
+        return None
 
     def is_file(self, path: str) -> bool:
         """Whether the document of this name was read from a file."""
         statement = "SELECT 1 FROM documents WHERE namespace = ? AND path = ? AND metadata IS NULL"
-        return bool(self.catalogue.rows(statement, self.namespace, path))
+        return bool(self.catalogue.rows(statement, self.namespace, self._stored_path(path)))
 
     def replace(
         self,
@@ -91,23 +98,46 @@ class Records:
         embeddings: each chunk's own vector, [dimensions]. windows: those of each chunk's windows, [n, dimensions].
         Returns the keys of the chunks that it replaces.
         """
+        seal = self._values.seal
         with changing(self.catalogue, self._version_name) as connection:
             released = self._delete(connection, [path])
-            row = connection.execute(
-                "INSERT INTO documents (namespace, path, title, digest, indexed_at, metadata)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (self.namespace, path, title, digest, time.time(), metadata),
+            document = self.catalogue.next_id("documents")
+            connection.execute(
+                "INSERT INTO documents (id, namespace, path, title, digest, indexed_at, metadata)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    document,
+                    self.namespace,
+                    self._stored_path(path),
+                    seal("documents.title", document, title),
+                    seal("documents.digest", document, digest),
+                    time.time(),
+                    seal("documents.metadata", document, metadata),
+                ),
             )
+            first = self.catalogue.next_id("chunks")
             for i, (c, key, vector) in enumerate(zip(chunks, keys, embeddings, strict=True)):
-                chunk = connection.execute(
-                    "INSERT INTO chunks (document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (row.lastrowid, i, c.text, c.heading, c.start, token_bytes(c.token_ids), vector.tobytes(), key),
+                id = first + i
+                connection.execute(
+                    "INSERT INTO chunks"
+                    " (id, document_id, ordinal, text, heading, start, token_ids, embedding, entry_key)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        id,
+                        document,
+                        i,
+                        seal("chunks.text", id, c.text),
+                        seal("chunks.heading", id, c.heading),
+                        c.start,
+                        seal("chunks.token_ids", id, token_bytes(c.token_ids)),
+                        seal("chunks.embedding", id, vector.tobytes()),
+                        key,
+                    ),
                 )
                 if windows and len(windows[i]):
                     connection.execute(
                         "INSERT INTO windows (chunk_id, embeddings) VALUES (?, ?)",
-                        (chunk.lastrowid, windows[i].tobytes()),
+                        (id, seal("windows.embeddings", id, windows[i].tobytes())),
                     )
             return released
 
@@ -115,6 +145,11 @@ class Records:
         """Remove documents in one transaction. Returns the keys of their chunks."""
         with changing(self.catalogue, self._version_name) as connection:
             return self._delete(connection, paths)
+
+    def clear(self) -> int:
+        """Remove all documents. Returns how many there were."""
+        with changing(self.catalogue, self._version_name) as connection:
+            return connection.execute("DELETE FROM documents WHERE namespace = ?", (self.namespace,)).rowcount
 
     def unneeded(self, keys: Iterable[str]) -> list[str]:
         """Those of ``keys`` that no chunk and no text has."""
@@ -126,23 +161,18 @@ class Records:
     def paths_below(self, root: str) -> list[str]:
         """Documents at ``root`` or in that folder, in order; files only."""
         folder = f"{root.rstrip('/')}/"
-        after = f"{folder[:-1]}0"  # "0" follows "/"
-        rows = self.catalogue.rows(
-            "SELECT path FROM documents WHERE namespace = ? AND metadata IS NULL"
-            " AND (path = ? OR path > ? AND path < ?) ORDER BY path",
-            self.namespace,
-            root,
-            folder,
-            after,
-        )
-        return [str(path) for (path,) in rows]
+        condition, bounds = "metadata IS NULL", list[str]()
+        if not self._values.encrypted:  # where names have the order of the paths
+            condition += " AND (path = ? OR path > ? AND path < ?)"
+            bounds = [root, folder, f"{folder[:-1]}0"]  # "0" follows "/"
+        return [path for path in self._paths(condition, *bounds) if f"{path}/".startswith(folder)]
 
     def totals(self) -> Totals:
         [(documents,)] = self.catalogue.rows("SELECT count(*) FROM documents WHERE namespace = ?", self.namespace)
         [(chunks, id_bytes)] = self.catalogue.rows(
             f"SELECT count(*), coalesce(sum(length(token_ids)), 0) {_IN_NAMESPACE}", self.namespace
         )
-        return Totals(documents, chunks, id_bytes // 4)
+        return Totals(documents, chunks, (id_bytes - chunks * self._values.overhead) // 4)
 
     def chunk_ids(self) -> Ids:
         """Ids of all chunks, ascending."""
@@ -167,8 +197,9 @@ class Records:
                 page,
             )
             if rows:
-                parts = dict(windows)
-                vectors = [_search_vectors(own, parts.get(id, b"")) for id, own in rows]
+                parts = {id: self._values.open("windows.embeddings", id, data) for id, data in windows}
+                wholes = ((id, self._values.open("chunks.embedding", id, data)) for id, data in rows)
+                vectors = [_search_vectors(whole, parts.get(id, b"")) for id, whole in wholes]
                 owners = np.repeat(np.array([id for id, _ in rows], np.int64), [len(each) for each in vectors])
                 yield owners, np.concatenate(vectors)
 
@@ -176,23 +207,46 @@ class Records:
         """The chunks by id, all of one moment; ids that are gone are left out."""
         rows = self.catalogue.sound_rows(
             ["chunks", "documents"],
-            "chunks.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding",
+            "chunks.id, documents.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding",
             f"{_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
-        return {id: StoredChunk(token_ids_of(data), key, *texts) for id, data, key, *texts in rows}
+        open = self._values.open
+        found: dict[int, StoredChunk] = {}
+        for id, document, token_ids, key, path, title, ordinal, heading, text, metadata, embedding in rows:
+            found[id] = StoredChunk(
+                token_ids=token_ids_of(open("chunks.token_ids", id, token_ids)),
+                entry_key=key,
+                document=self._values.unname("documents.path", path),
+                title=open("documents.title", document, title),
+                ordinal=ordinal,
+                heading=open("chunks.heading", id, heading),
+                text=open("chunks.text", id, text),
+                metadata=open("documents.metadata", document, metadata),
+                embedding=open("chunks.embedding", id, embedding),
+            )
+        return found
 
     def prompt_texts(self, ids: Ids) -> Iterator[tuple[int, str]]:
         """Chunks by id as they stand in prompts; ids that are gone are left out."""
         rows = self.catalogue.rows(
-            f"SELECT chunks.id, title, heading, text, metadata {_IN_NAMESPACE}"
+            f"SELECT chunks.id, documents.id, title, heading, text, metadata {_IN_NAMESPACE}"
             " AND chunks.id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
-        for id, title, heading, text, metadata in rows:
-            yield id, prompt_text(title, heading, text, metadata)
+        open = self._values.open
+        for id, document, title, heading, text, metadata in rows:
+            yield (
+                id,
+                prompt_text(
+                    open("documents.title", document, title),
+                    open("chunks.heading", id, heading),
+                    open("chunks.text", id, text),
+                    open("documents.metadata", document, metadata),
+                ),
+            )
 
     def text_owners(self) -> Ids:
         """Ids of chunks, ascending: one for each entry, since chunks that share one have the same text."""
@@ -203,19 +257,24 @@ class Records:
         """Text, metadata (JSON) and embedding of texts that were given, by id; unknown ids are left out."""
         rows = self.catalogue.sound_rows(
             ["chunks", "documents"],
-            "path, text, metadata, embedding",
+            "chunks.id, documents.id, path, text, metadata, embedding",
             f"{_IN_NAMESPACE} AND metadata IS NOT NULL AND path IN (SELECT value FROM json_each(?))",
             self.namespace,
-            json.dumps(ids),
+            json.dumps([self._stored_path(id) for id in ids]),
         )
-        return {id: (text, metadata, embedding) for id, text, metadata, embedding in rows}
+        open = self._values.open
+        return {
+            self._values.unname("documents.path", path): (
+                open("chunks.text", id, text),
+                open("documents.metadata", document, metadata),
+                open("chunks.embedding", id, embedding),
+            )
+            for id, document, path, text, metadata, embedding in rows
+        }
 
     def text_ids(self) -> list[str]:
         """Ids of all texts that were given, in order."""
-        rows = self.catalogue.rows(
-            "SELECT path FROM documents WHERE namespace = ? AND metadata IS NOT NULL ORDER BY path", self.namespace
-        )
-        return [str(id) for (id,) in rows]
+        return self._paths("metadata IS NOT NULL")
 
     def entry_count(self) -> int:
         """Number of distinct entries that chunks and texts need."""
@@ -226,24 +285,33 @@ class Records:
         """Key and token ids of every entry that chunks and texts need, each once, in order of the keys."""
         key = ""
         while rows := self.catalogue.rows(
-            f"SELECT entry_key, token_ids FROM {_OWNERS} WHERE namespace = ? AND entry_key > ?"
+            f"SELECT entry_key, token_ids, place, row, min(row) FROM {_OWNERS} WHERE namespace = ? AND entry_key > ?"
             f" GROUP BY entry_key ORDER BY entry_key LIMIT {_PAGE}",
             self.namespace,
             key,
         ):
-            yield from ((key, token_ids_of(data)) for key, data in rows)
-            key = rows[-1][0]
+            for key, token_ids, place, row, _ in rows:  # the next page begins after the last key
+                yield key, token_ids_of(self._values.open(place, row, token_ids))
 
     def _delete(self, connection: Connection, paths: Iterable[str]) -> set[str]:
         """Delete documents with their chunks and return the keys that these had."""
         keys: set[str] = set()
-        for path in paths:
+        for path in map(self._stored_path, paths):
             rows = connection.execute(
                 f"SELECT DISTINCT entry_key {_IN_NAMESPACE} AND path = ?", (self.namespace, path)
             ).fetchall()
             keys.update(key for (key,) in rows)
             connection.execute("DELETE FROM documents WHERE namespace = ? AND path = ?", (self.namespace, path))
         return keys
+
+    def _paths(self, condition: str, *parameters: object) -> list[str]:
+        """Paths of documents, or ids of texts, in order."""
+        statement = f"SELECT path FROM documents WHERE namespace = ? AND {condition}"
+        rows = self.catalogue.rows(statement, self.namespace, *parameters)
+        return sorted(self._values.unname("documents.path", path) for (path,) in rows)
+
+    def _stored_path(self, path: str) -> str:
+        return self._values.name("documents.path", path)
 
     @property
     def _version_name(self) -> str:

@@ -17,6 +17,7 @@ from ragblend.library.records import Records, StoredChunk
 from ragblend.library.report import Hit
 from ragblend.prompt import Segment
 from ragblend.results import Source
+from ragblend.store.encryption import Cipher
 
 # Equal texts that were embedded in different batches differ in the sixth decimal, as the index keeps them.
 _SCORE_DECIMALS = 5
@@ -27,13 +28,14 @@ _VECTORS_PER_CHUNK = 4
 class Retriever:
     """Search in one namespace. The index follows the catalogue, whichever process changes it.
 
-    path: the index file, a cache. stamp: tells what that file has to belong to.
+    path: the index file, a cache. stamp: tells what that file has to belong to. cipher: seals and opens it.
     """
 
-    def __init__(self, records: Records, path: Path, stamp: Callable[[], str]) -> None:
+    def __init__(self, records: Records, path: Path, stamp: Callable[[], str], cipher: Cipher | None = None) -> None:
         self.records = records
         self.path = path
         self.stamp = stamp
+        self._cipher = cipher
         self._index: VectorIndex | None = None
         self._version = -1
         self._lock = threading.Lock()
@@ -78,7 +80,7 @@ class Retriever:
                 if self._index is None:
                     self.path.unlink(missing_ok=True)
                 else:
-                    self._index.save(self.path, self.stamp())
+                    self._index.save(self.path, self.stamp(), self._cipher)
 
     def rebuild(self) -> None:
         """Build the index from the catalogue alone, whatever the file says."""
@@ -90,7 +92,7 @@ class Retriever:
     def is_sound(self) -> bool:
         """Whether the file is whole and has exactly the catalogue's chunks."""
         wanted = self.records.chunk_ids()
-        index = VectorIndex.load(self.path, self.stamp())
+        index = VectorIndex.load(self.path, self.stamp(), self._cipher)
         return np.array_equal(wanted, index.ids) if index else not len(wanted)
 
     def is_empty(self) -> bool:
@@ -107,7 +109,7 @@ class Retriever:
     def _synchronise(self) -> None:
         """Add and remove what the catalogue has that the index has not, and the other way round."""
         version = self.records.version()
-        index = self._index or VectorIndex.load(self.path, self.stamp())
+        index = self._index or VectorIndex.load(self.path, self.stamp(), self._cipher)
         wanted = self.records.chunk_ids()
         present: Ids = index.ids if index else np.empty(0, np.int64)
         if index is not None:

@@ -33,7 +33,7 @@ class SharedNamespace:
         limits = recorded_limits(self._catalogue, namespace)
         self.store = DiskStore(folder, self._catalogue, namespace, files, limits=limits, events=events)
         self._retriever = Retriever(Records(self._catalogue, namespace), index, stamp)
-        if self.store.is_encrypted:
+        if self.store.values.encrypted:
             self.close()
             raise LibraryError(f"namespace {namespace!r} is encrypted: it cannot be shared with others")
 

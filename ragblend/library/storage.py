@@ -16,6 +16,7 @@ from ragblend.errors import ConfigError
 from ragblend.library import layout
 from ragblend.library.lock import writing
 from ragblend.library.report import StoreInfo
+from ragblend.library.sealing import seal_older_rows
 from ragblend.prefix.shelf import Shelf, shelf_namespace
 from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
@@ -24,7 +25,7 @@ from ragblend.store.disk import DiskStore
 from ragblend.store.encryption import Cipher
 from ragblend.store.files import Files
 from ragblend.store.memory import MemoryStore
-from ragblend.store.namespace_key import is_locked
+from ragblend.store.namespace_key import require_same_key, row_values
 from ragblend.store.outbox import Outbox
 from ragblend.store.quota import bytes_below
 from ragblend.store.remote import RemoteStore
@@ -45,9 +46,11 @@ def open_store(
 ) -> TieredStore:
     """The store of one namespace. device: where chunks are placed, None if there is no engine.
 
-    Raises ConfigError, PathNotFoundError (the key file), StoreError (another key).
+    Raises ConfigError, PathNotFoundError (the key file), StoreError (another key), StoreFormatError (rows that are to be
+    sealed first).
     """
     cipher = _cipher(folder, settings)
+    seal_older_rows(folder, catalogue, namespace, cipher)
     if settings.disk is not None and not catalogue.read_only:
         _record_limits(catalogue, namespace, settings.disk)
     limits = settings.disk or recorded_limits(catalogue, namespace)
@@ -59,7 +62,7 @@ def open_store(
         page_locked = device is not None and device.type == "cuda"
         memory = MemoryStore(settings.memory_budget, page_locked=page_locked, **options)
     url = _remote_url(catalogue, namespace, settings.remote)
-    locked = is_locked(catalogue, namespace, cipher)
+    locked = row_values(catalogue, namespace, cipher).locked
     if url and not locked:  # without its key, an encrypted namespace's folder there is not known
         remote = RemoteStore(
             url,
@@ -102,7 +105,7 @@ def open_shelf(store: TieredStore) -> Shelf:
         limits=limits,
         cipher=store.cipher,
     )
-    return Shelf(shelf, store.namespace)
+    return Shelf(shelf, store)
 
 
 def store_info(store: TieredStore) -> StoreInfo:
@@ -116,7 +119,7 @@ def store_info(store: TieredStore) -> StoreInfo:
         free_space_floor=limits.free_space_floor,
         ttl_s=limits.ttl_s,
         evicted=len(store.evicted()),
-        encrypted=store.is_encrypted,
+        encrypted=store.values.encrypted,
         remote=store.catalogue.setting(f"remote:{store.namespace}") or "",
         pending=Outbox(store.catalogue, store.namespace).count(),
     )
@@ -128,6 +131,7 @@ def writer_lock(folder: Path, store: DiskStore) -> Callable[[], AbstractContextM
     @contextmanager
     def exclusive() -> Iterator[None]:
         with writing(folder / layout.WRITER_LOCK) as interrupted:
+            require_same_key(store.catalogue, store.namespace, store.values)
             store.room.begin_writing(interrupted=interrupted)
             yield
 

@@ -59,7 +59,8 @@ class PrefixCache:
         self._shelf = shelf
         self._owners = owners
         self._seen = (-1, -1)  # versions of owners and shelf
-        self._index = Index(chain_root(namespace, model, settings.block_tokens), settings.block_tokens)
+        key_namespace = shelf.key_namespace if shelf else namespace
+        self._index = Index(chain_root(key_namespace, model, settings.block_tokens), settings.block_tokens)
         self._lock = threading.RLock()
         self._order = 0
         self._memory_bytes = 0

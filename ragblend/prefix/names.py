@@ -15,6 +15,7 @@ from ragblend.errors import CacheHandleError, ConfigError
 from ragblend.prompt.conversation import TIMES_TO_LIVE, Message, Passage
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes, token_ids_of
+from ragblend.store.row_values import AS_THEY_ARE, RowValues
 
 _COLUMNS = "id, name, namespace, model, messages, token_ids, ttl_s, created_at, used_at"
 
@@ -51,16 +52,22 @@ def seconds_to_live(ttl: str | float) -> float:
 class Names:
     """The named caches of one namespace and model (None: of all), in the catalogue if there is one.
 
-    Safe to share between threads.
+    Safe to share between threads. values: how the rows' values are stored.
     """
 
     def __init__(
-        self, namespace: str, model: str | None, clock: Callable[[], float], catalogue: Catalogue | None = None
+        self,
+        namespace: str,
+        model: str | None,
+        clock: Callable[[], float],
+        catalogue: Catalogue | None = None,
+        values: RowValues = AS_THEY_ARE,
     ) -> None:
         self._namespace = namespace
         self._model = model
         self._clock = clock
         self._catalogue = catalogue
+        self._values = values
         self._memory: dict[str, NamedCache] = {}
         self._lock = threading.RLock()
 
@@ -117,13 +124,14 @@ class Names:
         if self._catalogue is None or self._catalogue.read_only:
             self._memory[cache.id] = cache
             return
+        seal = self._values.seal
         row = (
             cache.id,
-            cache.name,
+            self._values.name("prefix_names.name", cache.name),
             self._namespace,
             self._model,
-            json.dumps([_message_json(message) for message in cache.messages]),
-            token_bytes(cache.token_ids),
+            seal("prefix_names.messages", cache.id, json.dumps([_message_json(each) for each in cache.messages])),
+            seal("prefix_names.token_ids", cache.id, token_bytes(cache.token_ids)),
             cache.ttl_s,
             cache.created_at,
             cache.used_at,
@@ -142,13 +150,14 @@ class Names:
             self._namespace,
             self._model,
         )
-        return {row[0]: _cache_of(row) for row in rows}
+        return {row[0]: _cache_of(row, self._values) for row in rows}
 
 
-def _cache_of(row: tuple[Any, ...]) -> NamedCache:
+def _cache_of(row: tuple[Any, ...], values: RowValues) -> NamedCache:
     id, name, namespace, _, messages, token_ids, ttl_s, created_at, used_at = row
-    ids = token_ids_of(token_ids)
-    read = tuple(map(_message_of, json.loads(messages)))
+    name = values.unname("prefix_names.name", name)
+    ids = token_ids_of(values.open("prefix_names.token_ids", id, token_ids))
+    read = tuple(map(_message_of, json.loads(values.open("prefix_names.messages", id, messages))))
     return NamedCache(id, name, namespace, len(ids), ttl_s, created_at, used_at, read, ids)
 
 

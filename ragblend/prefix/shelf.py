@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, fields
+from typing import Any
 
 from ragblend.errors import RagblendError, StoreError
 from ragblend.prefix.chain import Blend
@@ -21,6 +22,8 @@ from ragblend.prefix.statistics import HourlyUse
 from ragblend.store.base import ChunkKV, KVReader, MissCause
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields, token_bytes, token_ids_of
+from ragblend.store.namespace_key import require_same_key
+from ragblend.store.row_values import RowValues
 from ragblend.store.rows import is_sound
 
 logger = logging.getLogger(__name__)
@@ -43,11 +46,17 @@ def file_bytes(kv: ChunkKV) -> int:
 
 
 class Shelf:
-    """The runs of one namespace in a library's folder. store: of ``shelf_namespace(namespace)``, given away."""
+    """The runs of one namespace in a library's folder.
 
-    def __init__(self, store: DiskStore, namespace: str) -> None:
+    store: of ``shelf_namespace(namespace)``, given away. chunks: the namespace's own store. values: how its rows'
+    values are stored. key_namespace: what stands for the namespace in hash chains.
+    """
+
+    def __init__(self, store: DiskStore, chunks: DiskStore) -> None:
         self.store = store
-        self.namespace = namespace
+        self.namespace = chunks.namespace
+        self.key_namespace = chunks.key_namespace
+        self.values = chunks.values
         self.failed = 0
         self._catalogue = store.catalogue
         self._own_changes = 0
@@ -69,6 +78,7 @@ class Shelf:
 
     def runs(self) -> list[Run]:
         """All runs on disk. A row that is not what was written is left out: it is a miss."""
+        self.values.require_key()
         rows = self._catalogue.rows(
             f"SELECT {_COLUMNS}, (SELECT bytes FROM entries WHERE entries.key = prefix_runs.key) AS file_bytes"
             f" FROM prefix_runs WHERE namespace = ? AND file_bytes IS NOT NULL AND {is_sound('prefix_runs')}",
@@ -76,8 +86,8 @@ class Shelf:
         )
         found = []
         for row in rows:
-            with suppress(ValueError, TypeError, LookupError):
-                run = _run_of(row)
+            with suppress(ValueError, TypeError, LookupError, StoreError):
+                run = _run_of(row, self.values)
                 if run.key not in self._deleted:
                     found.append(run)
         return found
@@ -123,6 +133,13 @@ class Shelf:
             self._deleted.update(keys)
         if not self.read_only:
             self._submit(lambda: self._delete(keys))
+
+    def clear(self) -> None:
+        """Remove all rows of runs, named caches and counters, as part of the caller's transaction if there is one."""
+        with self._catalogue.transaction() as connection:
+            for table in ("prefix_runs", "prefix_names", "prefix_hours"):
+                connection.execute(f"DELETE FROM {table} WHERE namespace = ?", (self.namespace,))
+            self._changed()
 
     def note(self, runs: Sequence[Run], hours: Sequence[HourlyUse]) -> None:
         """Queue the last uses of runs, and counters, to be written down."""
@@ -186,10 +203,10 @@ class Shelf:
             run.key,
             self.namespace,
             run.start,
-            token_bytes(run.token_ids),
+            self.values.seal("prefix_runs.token_ids", run.key, token_bytes(run.token_ids)),
             run.parent,
             b"".join(run.hashes),
-            _jump_json(run.jump),
+            self.values.seal("prefix_runs.jump", run.key, _jump_json(run.jump)),
             json.dumps(sorted(run.built_on)),
             run.turns,
             run.used_at,
@@ -199,6 +216,7 @@ class Shelf:
         )
         marks = ", ".join("?" * len(row))
         with self._catalogue.transaction() as connection:
+            require_same_key(self._catalogue, self.namespace, self.values)
             self.store.record([entry])
             connection.execute(f"INSERT OR REPLACE INTO prefix_runs ({_COLUMNS}) VALUES ({marks})", row)
             self._changed()
@@ -242,9 +260,11 @@ class Shelf:
         return f"prefix:{self.namespace}"
 
 
-def _run_of(row: Sequence[object]) -> Run:
-    """A run from its row. Raises ValueError, TypeError or LookupError unless it is what was written."""
+def _run_of(row: Sequence[Any], values: RowValues) -> Run:
+    """A run from its row. Raises ValueError, TypeError, LookupError or StoreError unless it is what was written."""
     key, _, start, token_ids, parent, hashes, jump, built_on, turns, used_at, ttl_s, reads, read_tokens, nbytes = row
+    token_ids = values.open("prefix_runs.token_ids", key, token_ids)
+    jump = values.open("prefix_runs.jump", key, jump)
     if not (isinstance(token_ids, bytes) and isinstance(hashes, bytes) and isinstance(parent, bytes)):
         raise TypeError("not bytes")
     run = Run(

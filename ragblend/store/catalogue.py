@@ -11,131 +11,19 @@ import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError, StoreFullError
-from ragblend.store.rows import CHECKED, add_function, check_rows, is_sound
+from ragblend.store.migrations import MIGRATIONS
+from ragblend.store.rows import CHECKED, add_function, is_sound
 
 BUSY_TIMEOUT_S = 5.0
 # What Python says of a text that is not UTF-8, where it reads a row and where our function is given one.
 _SIGNS_OF_DAMAGE = ("Could not decode to UTF-8", "user-defined function raised exception")
-
-# Numbered by position: a catalogue of format n has had the first n migrations applied.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-    CREATE TABLE entries (
-        key TEXT PRIMARY KEY,
-        namespace TEXT NOT NULL,
-        tokens INTEGER NOT NULL,
-        bytes INTEGER NOT NULL,
-        created_at REAL NOT NULL
-    );
-    CREATE TABLE documents (
-        id INTEGER PRIMARY KEY,
-        namespace TEXT NOT NULL,
-        path TEXT NOT NULL,
-        title TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        indexed_at REAL NOT NULL,
-        UNIQUE (namespace, path)
-    );
-    CREATE TABLE chunks (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
-        ordinal INTEGER NOT NULL,
-        text TEXT NOT NULL,
-        heading TEXT NOT NULL,
-        start INTEGER NOT NULL,
-        token_ids BLOB NOT NULL,
-        embedding BLOB NOT NULL,
-        entry_key TEXT NOT NULL,
-        UNIQUE (document_id, ordinal)
-    );
-    CREATE INDEX chunks_entry_key ON chunks (entry_key);
-    """,
-    # JSON for a text that a program gave under an id (its path), NULL for a file.
-    "ALTER TABLE documents ADD COLUMN metadata TEXT",
-    """
-    CREATE TABLE precomputed (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        namespace TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        text TEXT NOT NULL,
-        token_ids BLOB NOT NULL,
-        entry_key TEXT NOT NULL,
-        added_at REAL NOT NULL,
-        UNIQUE (namespace, digest)
-    );
-    CREATE INDEX precomputed_entry_key ON precomputed (entry_key);
-    """,
-    "".join(check_rows(table) for table in ("settings", "entries", "documents", "chunks", "precomputed")),
-    # What entries took to compute, which were evicted to keep a limit, and what a remote tier has yet to be told.
-    """
-    CREATE TABLE costs (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, seconds REAL NOT NULL) WITHOUT ROWID;
-    CREATE TABLE evictions (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, evicted_at REAL NOT NULL) WITHOUT ROWID;
-    CREATE TABLE outbox (key TEXT PRIMARY KEY, namespace TEXT NOT NULL, operation TEXT NOT NULL) WITHOUT ROWID;
-    CREATE INDEX entries_namespace ON entries (namespace);
-    """
-    + "".join(check_rows(table) for table in ("costs", "evictions", "outbox")),
-    # The prefix cache: runs of blocks, whose key covers what must be right in a row; named caches; counters.
-    """
-    CREATE TABLE prefix_runs (
-        key TEXT PRIMARY KEY,
-        namespace TEXT NOT NULL,
-        start INTEGER NOT NULL,
-        token_ids BLOB NOT NULL,
-        parent BLOB NOT NULL,
-        hashes BLOB NOT NULL,
-        jump TEXT,
-        built_on TEXT NOT NULL,
-        turns INTEGER NOT NULL,
-        used_at REAL NOT NULL,
-        ttl_s REAL,
-        reads INTEGER NOT NULL,
-        read_tokens INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX prefix_runs_namespace ON prefix_runs (namespace);
-    CREATE TABLE prefix_names (
-        id TEXT PRIMARY KEY,
-        name TEXT NOT NULL,
-        namespace TEXT NOT NULL,
-        model TEXT NOT NULL,
-        messages TEXT NOT NULL,
-        token_ids BLOB NOT NULL,
-        ttl_s REAL NOT NULL,
-        created_at REAL NOT NULL,
-        used_at REAL NOT NULL,
-        UNIQUE (namespace, model, name)
-    ) WITHOUT ROWID;
-    CREATE TABLE prefix_hours (
-        id TEXT PRIMARY KEY,
-        namespace TEXT NOT NULL,
-        hour INTEGER NOT NULL,
-        requests INTEGER NOT NULL,
-        hits INTEGER NOT NULL,
-        prompt_tokens INTEGER NOT NULL,
-        read_tokens INTEGER NOT NULL,
-        written_tokens INTEGER NOT NULL,
-        written_5m_tokens INTEGER NOT NULL,
-        written_1h_tokens INTEGER NOT NULL,
-        completion_tokens INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    """
-    + "".join(check_rows(table) for table in ("prefix_runs", "prefix_names", "prefix_hours")),
-    # The vectors of the windows of chunks that have some, one after the other.
-    """
-    CREATE TABLE windows (
-        chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
-        embeddings BLOB NOT NULL
-    );
-    """
-    + check_rows("windows"),
-)
 
 
 def damaged(path: Path, problem: object) -> StoreError:
@@ -314,6 +202,11 @@ class Catalogue:
         with self.transaction() as connection:
             connection.executemany(f"INSERT OR {verb} INTO settings (name, value) VALUES (?, ?)", values.items())
 
+    def unset(self, names: Iterable[str]) -> None:
+        """Delete settings, as part of the caller's transaction if there is one."""
+        with self.transaction() as connection:
+            connection.executemany("DELETE FROM settings WHERE name = ?", [(name,) for name in names])
+
     def counter(self, name: str) -> int:
         """How often ``count`` was called: the setting by which readers notice a change."""
         return int(self.setting(name) or 0)
@@ -326,6 +219,24 @@ class Catalogue:
                 " ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
                 (name,),
             )
+
+    def next_id(self, table: str) -> int:
+        """The id for a new row of ``table``, in the caller's transaction. Those of chunks and texts come once only."""
+        there = f"SELECT max(id) FROM {table}"
+        ever = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+        [(last,)] = self.rows(f"SELECT max(coalesce(({there}), 0), coalesce(({ever}), 0))", table)
+        return int(last) + 1
+
+    def rewrite(self) -> None:
+        """Write the file anew, so that nothing is left in it of what was deleted or replaced.
+
+        Raises LibraryBusyError while others read, StoreFullError.
+        """
+        with self.lock, translated_errors(self.path):
+            self.connection.execute("VACUUM")
+            busy, *_ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:
+                raise LibraryBusyError(f"{self.path}: another process is reading; try again when it has finished")
 
     def verify(self) -> None:
         """Check SQLite's structures and all rows. Raises StoreError for damage."""

@@ -28,7 +28,7 @@ from ragblend.store.encryption import Cipher
 from ragblend.store.files import SYSTEM_FILES, Files
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
-from ragblend.store.namespace_key import is_locked
+from ragblend.store.namespace_key import row_values
 from ragblend.store.reader import ChunkReader
 from ragblend.store.room import DiskRoom
 from ragblend.store.source import FileSource
@@ -53,7 +53,7 @@ class DiskStore(KVStore):
 
     The catalogue is shared with the library and is not closed with the store. With a read-only
     catalogue nothing in the folder is changed. Keys are hex SHA-256; writing under another raises
-    ConfigError.
+    ConfigError. values: how values of the namespace's rows stand in the catalogue.
 
     ``put`` commits one entry. To commit many at once, or together with other rows, write the files
     first and record them in one transaction::
@@ -92,15 +92,11 @@ class DiskStore(KVStore):
         self.quarantine = root / "quarantine" / digest
         self.catalogue = catalogue
         self.cipher = cipher
-        self._locked = is_locked(catalogue, namespace, cipher)
+        self.values = row_values(catalogue, namespace, cipher)
         self.room = DiskRoom(self, limits or DiskLimits(), clock)
         self._unrecorded: set[Path] = set()
         self._closed = False
         self.events.watch(self)
-
-    @property
-    def is_encrypted(self) -> bool:
-        return self.cipher is not None or self._locked
 
     def contains(self, key: str) -> bool:
         return self._entry(key) is not None
@@ -120,7 +116,7 @@ class DiskStore(KVStore):
         Raises StoreFullError, StoreError; ConfigError for NaN or Inf, and for what the codec cannot hold.
         """
         self._require_writable()
-        self.require_key()
+        self.values.require_key()
         path = self._path(key)
         pieces = encode_chunk(key, kv, self.codec)
         if self.cipher is not None:
@@ -154,7 +150,7 @@ class DiskStore(KVStore):
         self._unrecorded.difference_update(self._path(entry.key) for entry in entries)
 
     def _open(self, key: str, token_ids: tuple[int, ...]) -> ChunkReader | None:
-        self.require_key()
+        self.values.require_key()
         if self._entry(key) is None:
             self.count_miss("missing")
             return None
@@ -283,7 +279,7 @@ class DiskStore(KVStore):
 
         token_ids: what the entry should be of, if that is known.
         """
-        self.require_key()
+        self.values.require_key()
         try:
             with contextlib.closing(self._reader(key, FileSource(self._path(key), self.files))) as reader:
                 if token_ids not in (None, reader.token_ids):
@@ -353,11 +349,6 @@ class DiskStore(KVStore):
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self.root}: the store is closed")
-
-    def require_key(self) -> None:
-        """Raise StoreError if the namespace is encrypted and its key was not given."""
-        if self._locked:
-            raise StoreError(f"{self.root}: namespace {self.namespace!r} is encrypted: give its key")
 
     def _require_writable(self) -> None:
         self._require_open()

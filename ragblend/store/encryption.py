@@ -50,7 +50,7 @@ class Cipher:
     def __init__(self, key: bytes) -> None:
         require(len(key) == KEY_BYTES, f"an encryption key has {KEY_BYTES} bytes, got {len(key)}")
         self._key = key
-        self.key_id = self._derive(b"", "key id")[:_KEY_ID_BYTES].hex()
+        self.key_id = self.derive(b"", "key id")[:_KEY_ID_BYTES].hex()
 
     @classmethod
     def from_file(cls, path: Path) -> Cipher:
@@ -79,22 +79,27 @@ class Cipher:
 
     def secret_name(self, name: str) -> str:
         """Another name for ``name`` that nobody can tell or check without the key."""
-        return self._derive(name.encode(), "name").hex()
+        return self.derive(name.encode(), "name").hex()
 
-    def seal(self, label: str, pieces: Iterable[bytes | memoryview]) -> list[bytes]:
+    def derive(self, salt: bytes, purpose: str, nbytes: int = KEY_BYTES) -> bytes:
+        """A key for one purpose (and salt), of which nobody gets to the namespace's key or to another one."""
+        with _cryptography_needed():
+            from cryptography.hazmat.primitives.hashes import SHA256
+            from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+        return HKDF(SHA256(), nbytes, salt, f"ragblend {purpose}".encode()).derive(self._key)
+
+    def seal(self, label: str, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
         """The sealed form of ``pieces`` put together, as pieces to write one after another.
 
         Only who knows the key and says the same label can open it.
         """
-        plain = b"".join(pieces)
+        plain = memoryview(b"".join(pieces))
         salt = secrets.token_bytes(_SALT_BYTES)
         header = MAGIC + bytes.fromhex(self.key_id) + salt + len(plain).to_bytes(_LENGTH_BYTES, "little")
         aead, associated = self._aead(salt), header + label.encode()
-        segments = [
-            aead.encrypt(_nonce(number), plain[begin : begin + SEGMENT_BYTES], associated)
-            for number, begin in enumerate(range(0, len(plain), SEGMENT_BYTES))
-        ]
-        return [header, *segments]
+        yield header
+        for number, begin in enumerate(range(0, len(plain), SEGMENT_BYTES)):
+            yield aead.encrypt(_nonce(number), plain[begin : begin + SEGMENT_BYTES], associated)
 
     def open(self, label: str, source: ByteSource) -> OpenedSource:
         """The plain bytes of a sealed source, which is closed with what is returned.
@@ -112,21 +117,15 @@ class Cipher:
             raise CorruptEntryError(f"{source.name}: {source.nbytes:,} bytes do not hold {length:,} encrypted ones")
         return OpenedSource(source, self._aead(salt), header + label.encode(), length)
 
-    def open_bytes(self, label: str, source: ByteSource) -> bytes:
-        """All of a sealed source at once. Errors as ``open``, CorruptEntryError included."""
+    def open_whole(self, label: str, source: ByteSource) -> memoryview:
+        """All plain bytes of a sealed source at once. Raises as ``open`` does."""
         opened = self.open(label, source)
-        return bytes(opened.read(0, opened.nbytes))
+        return opened.read(0, opened.nbytes)
 
     def _aead(self, salt: bytes) -> AESGCM:
         with _cryptography_needed():
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        return AESGCM(self._derive(salt, "file"))
-
-    def _derive(self, salt: bytes, purpose: str) -> bytes:
-        with _cryptography_needed():
-            from cryptography.hazmat.primitives.hashes import SHA256
-            from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-        return HKDF(SHA256(), KEY_BYTES, salt, f"ragblend {purpose}".encode()).derive(self._key)
+        return AESGCM(self.derive(salt, "file"))
 
 
 class OpenedSource:

@@ -91,6 +91,29 @@ def test_an_encrypted_namespace_needs_its_key(
     assert run("ask", "How long?", "--library", library, "--max-tokens", 2, "--json").json["hits"] == 2
 
 
+def test_a_namespace_whose_key_is_gone_can_be_erased(
+    run: Run, docs: Path, model: Path, tmp_path: Path, key_file: Path
+) -> None:
+    library = tmp_path / "docs.rag"
+    key = ["--encryption-key-file", key_file]
+    assert run("index", docs, "--library", library, "--model", model, *key).status == 0
+    assert run("ask", "How long?", "--library", library, "--max-tokens", 2, *key).status == 0
+    assert run("cache", "stats", "--library", library, *key).status == 0
+    assert run("cache", "list", "--library", library, "--json", *key).json["caches"] == []
+    key_file.unlink()
+    for command in (["remove", docs], ["verify"], ["cache", "stats"], ["cache", "list"], ["cache", "clear"]):
+        refused = run(*command, "--library", library)
+        assert (refused.status, refused.out) == (1, "")
+        assert "give its key" in refused.err
+        assert refused.err.count("\n") == 1
+    assert run("info", "--library", library, "--json").json["documents"] == 2
+    assert run("remove", "--library", library).status == 2
+    assert run("remove", docs, "--all", "--library", library).status == 2
+    assert run("remove", "--all", "--library", library, "--json").json == {"removed": 2}
+    found = run("info", "--library", library, "--json").json
+    assert (found["documents"], found["kv_bytes"], found["store"]["encrypted"]) == (0, 0, False)
+
+
 def test_a_shared_namespace_is_asked_too(run: Run, docs: Path, library: Path) -> None:
     ask = [
         "ask",

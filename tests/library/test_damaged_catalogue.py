@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from ragblend.errors import StoreError
 from ragblend.library.chunking import Chunk
 from ragblend.library.records import Records
-from ragblend.store.catalogue import MIGRATIONS, Catalogue
+from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import digest_fields
+from ragblend.store.migrations import MIGRATIONS
 
 NAMESPACES = ("default", "another")
 

@@ -14,7 +14,8 @@ import pytest
 from ragblend.errors import StoreError, StoreFormatError
 from ragblend.library import layout
 from ragblend.library.library import Library
-from ragblend.store.catalogue import MIGRATIONS, Catalogue
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.migrations import MIGRATIONS
 from tests.library.conftest import WordEmbedder
 
 FORMATS = sorted(int(folder.name) for folder in (Path(__file__).parent / "formats").glob("[0-9]*"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
 
 import numpy as np
 import pytest
 
 from ragblend.library.index import VectorIndex
+from ragblend.store.encryption import KEY_BYTES, Cipher
 
 
 def unit_vectors(count: int, dimensions: int = 8) -> np.ndarray:
@@ -66,11 +68,11 @@ class TestFile:
     def test_absent(self, path):
         assert VectorIndex.load(path.with_name("y.faiss"), "stamp") is None
 
-    def test_every_flipped_byte_is_found(self, path):
+    def test_a_thousand_flipped_bits_are_found(self, path):
         whole = path.read_bytes()
-        for position in range(0, len(whole), 7):
+        for bit in random.Random(0).sample(range(8 * len(whole)), 1000):
             damaged = bytearray(whole)
-            damaged[position] ^= 1
+            damaged[bit // 8] ^= 1 << bit % 8
             path.write_bytes(damaged)
             assert VectorIndex.load(path, "stamp") is None
 
@@ -89,3 +91,32 @@ class TestFile:
             index.save(path, "stamp")
         assert list(path.parent.iterdir()) == [path]
         assert VectorIndex.load(path, "stamp") is not None
+
+
+class TestSealedFile:
+    CIPHER = Cipher(bytes(KEY_BYTES))
+
+    @pytest.fixture
+    def path(self, tmp_path, index):
+        path = tmp_path / "index" / "x.faiss"
+        index.save(path, "stamp", self.CIPHER)
+        return path
+
+    def test_round_trip(self, path, index):
+        loaded = VectorIndex.load(path, "stamp", self.CIPHER)
+        assert loaded.search(VECTORS[7], 3)[1].tolist() == index.search(VECTORS[7], 3)[1].tolist()
+
+    def test_no_vector_lies_open(self, path, index):
+        kept = [vector.tobytes() for vector in VECTORS.astype(np.float16)]
+        assert not any(vector in path.read_bytes() for vector in kept)
+        index.save(path, "stamp")
+        assert all(vector in path.read_bytes() for vector in kept)
+
+    def test_without_its_key_or_of_something_else(self, path):
+        assert VectorIndex.load(path, "stamp") is None
+        assert VectorIndex.load(path, "stamp", Cipher(bytes([1] * KEY_BYTES))) is None
+        assert VectorIndex.load(path, "other stamp", self.CIPHER) is None
+
+    def test_one_that_is_not_sealed(self, path, index):
+        index.save(path, "stamp")
+        assert VectorIndex.load(path, "stamp", self.CIPHER) is None

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ragblend.config import ChunkSettings, GenerationSettings
+from ragblend.config import ChunkSettings, GenerationSettings, StoreSettings
 from ragblend.errors import LibraryError
 from ragblend.library.library import Library
 from ragblend.store.files import Files
@@ -56,7 +56,11 @@ class LibraryMachine(RuleBasedStateMachine):
             embedder=WordEmbedder(),
             chunk=ChunkSettings(64),
             files=files or Files(),
+            store=self.settings(),
         )
+
+    def settings(self) -> StoreSettings:
+        return StoreSettings()
 
     def path(self, name: str) -> Path:
         return self.folder / "docs" / f"{name}.txt"
@@ -165,14 +169,30 @@ class LibraryMachine(RuleBasedStateMachine):
         return {name: " ".join(parts) for name, parts in found.items()}
 
     def chunks(self) -> list[tuple[str, str]]:
-        return self.library.catalogue.rows(
-            "SELECT path, text FROM chunks JOIN documents ON documents.id = document_id ORDER BY path, ordinal"
-        )
+        records = self.library._records
+        found = sorted(records.chunks(records.chunk_ids()).values(), key=lambda chunk: (chunk.document, chunk.ordinal))
+        return [(chunk.document, chunk.text) for chunk in found]
 
 
-def run(examples: int, steps: int) -> None:
+class EncryptedLibraryMachine(LibraryMachine):
+    """The same, encrypted; and no word of a document is ever in a file."""
+
+    def settings(self) -> StoreSettings:
+        key = self.folder / "key"
+        key.touch(mode=0o600)
+        key.write_text("5b" * 32)
+        return StoreSettings(encryption_key_file=key)
+
+    @invariant()
+    def nothing_lies_open(self) -> None:
+        if hasattr(self, "library"):
+            files = [path.read_bytes() for path in (self.folder / "test.rag").rglob("*") if path.is_file()]
+            assert not any(word in data for data in files for word in (b"Sentence", b"/docs/"))
+
+
+def run(machine: type[LibraryMachine], examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        LibraryMachine,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -182,10 +202,12 @@ def run(examples: int, steps: int) -> None:
     )
 
 
-def test_it_says_the_same_as_a_dictionary():
-    run(examples=8, steps=12)
+@pytest.mark.parametrize(("machine", "examples"), [(LibraryMachine, 8), (EncryptedLibraryMachine, 3)])
+def test_it_says_the_same_as_a_dictionary(machine, examples):
+    run(machine, examples, steps=12)
 
 
 @pytest.mark.long
-def test_it_says_the_same_as_a_dictionary_for_long():
-    run(examples=200, steps=40)
+@pytest.mark.parametrize(("machine", "examples"), [(LibraryMachine, 200), (EncryptedLibraryMachine, 50)])
+def test_it_says_the_same_as_a_dictionary_for_long(machine, examples):
+    run(machine, examples, steps=40)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ragblend.config import DiskLimits, GenerationSettings, StoreSettings
-from ragblend.errors import ConfigError, StoreError
 from ragblend.library.library import Library
 from ragblend.library.storage import open_store
 from ragblend.store.base import StoreEvents
@@ -137,65 +135,6 @@ class TestNamespaces:
         assert second.info().store.evicted > 0
         assert first.info().store.evicted == 0
         assert first.verify().ok
-
-
-class TestEncryption:
-    @pytest.fixture
-    def settings(self, key_file: Path, tmp_path: Path) -> StoreSettings:
-        return StoreSettings(encryption_key_file=key_file, remote=f"file://{tmp_path}/remote")
-
-    def test_answers_are_those_without_it(self, open_library, docs, settings, tmp_path):
-        plain = open_library(tmp_path / "plain.rag")
-        plain.add([docs])
-        library = open_library(store=settings)
-        library.add([docs])
-        expected = plain.ask("warranty", k=3, generation=SHORT)
-        answer = library.ask("warranty", k=3, generation=SHORT)
-        assert (answer.token_ids, answer.usage, answer.hits) == (expected.token_ids, expected.usage, 3)
-        assert library.verify().ok
-
-    def test_nothing_of_the_kv_lies_open(self, open_library, docs, settings, tmp_path, engine):
-        library = open_library(store=settings)
-        library.add([docs])
-        assert library.store.flush(WAIT_S)
-        library.ask("warranty", k=3, generation=SHORT)
-        library.close()  # when the prefix cache has written what it keeps of the prompt
-        files = [*library.folder.glob("kv/**/*"), *(tmp_path / "remote").rglob("*")]
-        blobs = [path for path in files if path.is_file()]
-        assert len(blobs) > 6
-        assert all(path.read_bytes().startswith(b"RBSEAL01") for path in blobs)
-        with_key = open_library(store=settings)
-        guessed = {engine.chunk_key("default", ids) for _, ids in with_key._records.entries()}
-        assert guessed.isdisjoint(path.stem for path in blobs)  # nor can a guessed text be confirmed
-
-    def test_needs_its_key(self, open_library, docs, settings, tmp_path):
-        open_library(store=settings).add([docs])
-        with pytest.raises(StoreError, match="give its key"):
-            open_library()
-        other = tmp_path / "other"
-        other.write_text("00" * 32)
-        other.chmod(0o600)
-        with pytest.raises(StoreError, match="another key"):
-            open_library(store=StoreSettings(encryption_key_file=other))
-        without_model = open_library(engine=None)
-        assert without_model.info().store.encrypted
-        with pytest.raises(StoreError, match="give its key"):
-            without_model.verify()
-        assert without_model.remove([docs]) == 3
-        assert list(without_model.folder.glob("kv/**/*.safetensors")) == []
-
-    def test_the_key_may_not_lie_in_the_library(self, open_library, key_file, tmp_path):
-        open_library().close()
-        inside = tmp_path / "test.rag" / "key"
-        shutil.copy(key_file, inside)
-        with pytest.raises(ConfigError, match="outside the library"):
-            open_library(store=StoreSettings(encryption_key_file=inside))
-
-    def test_only_its_own_namespace_is_encrypted(self, open_library, docs, settings):
-        open_library(namespace="secret", store=settings).add([docs])
-        plain = open_library(namespace="plain")
-        plain.add([docs])
-        assert plain.ask("warranty", k=3, generation=SHORT).hits == 3
 
 
 class TestRemote:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError
-from ragblend.store.catalogue import MIGRATIONS, Catalogue
+from ragblend.store.catalogue import Catalogue
+from ragblend.store.migrations import MIGRATIONS
 from ragblend.store.rows import CHECKED
 
 
