@@ -1,14 +1,8 @@
-"""Feeds arbitrary bytes to SQLite as a catalogue. It may raise StoreError and nothing else.
-
-Run with atheris, on a catalogue of your own as the first input::
-
-    python -m tests.fuzz.catalogue FOLDER_OF_CATALOGUES
-"""
+"""Feeds arbitrary bytes to SQLite as a catalogue. It may raise StoreError and nothing else. See run.py."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from pathlib import Path
 
@@ -28,11 +22,3 @@ def read_catalogue(content: bytes) -> None:
             records.chunks(ids)
             list(records.embeddings(ids))
             catalogue.verify()
-
-
-if __name__ == "__main__":
-    import atheris
-
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, read_catalogue)
-    atheris.Fuzz()

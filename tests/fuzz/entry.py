@@ -1,18 +1,11 @@
 """Feeds arbitrary bytes to the reader of chunk KV files. It may raise EntryError and nothing else.
 
-atheris is no dependency; ``pip install atheris``, then::
-
-    python -m tests.fuzz.entry tests/store/hostile      # until a crash, or Ctrl-C
-    python -m tests.fuzz.entry -max_total_time=600 tests/store/hostile
-
-Without atheris, ``tests/fuzz/test_targets.py`` runs the same function on the kept files and on
-mutations of them that hypothesis makes.
+run.py runs it with atheris, and test_targets.py on the kept files and on mutations that hypothesis makes of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 
 from ragblend.errors import EntryError
 from ragblend.store.reader import ChunkReader
@@ -29,11 +22,3 @@ def read_entry(content: bytes) -> int:
             reader.layer(index)
             layers += 1
     return layers
-
-
-if __name__ == "__main__":
-    import atheris
-
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, read_entry)
-    atheris.Fuzz()

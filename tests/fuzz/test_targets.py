@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragblend.config import CODECS
+from ragblend.store.codecs import StoreCodec
+from ragblend.store.format import DTYPES
 from tests.fuzz.catalogue import read_catalogue
 from tests.fuzz.entry import read_entry
+from tests.fuzz.forged import TYPES, read_forged
 from tests.store.make_hostile import HOSTILE, SOUND
 
 OLD_CATALOGUE = (Path(__file__).parents[1] / "library" / "formats" / "1" / "catalogue.sqlite").read_bytes()
@@ -47,3 +52,18 @@ def test_mutated_entries(content):
 @given(content=mutated(OLD_CATALOGUE))
 def test_mutated_catalogues(content):
     read_catalogue(content)
+
+
+@pytest.mark.parametrize("codec", range(len(CODECS)), ids=CODECS)
+def test_a_forged_entry_of_sound_numbers_is_read(codec):
+    """Its header and checksums fit, so what follows is about layers."""
+    kept = StoreCodec.named(CODECS[codec])
+    layer = bytes(kept.layer_bytes(DTYPES[TYPES[kept.numbers]], (1, 3, 2)))
+    start = bytes([codec, 0, 2, 1])
+    assert read_forged(start + (zstandard.compress(layer) if kept.zstd else layer)) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(content=st.binary(max_size=300))
+def test_forged_layers(content):
+    assert read_forged(content) <= 1
