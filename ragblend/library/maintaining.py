@@ -98,8 +98,13 @@ class Maintaining(ABC):
             )
 
     def gc(self) -> GarbageReport:
-        """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files."""
+        """Delete what no chunk needs: leftovers of interrupted runs, quarantined and temporary files.
+
+        A search index that an older version wrote is replaced.
+        """
         with self._writing():
+            if not self.store.values.locked and not self._retriever.is_sound():
+                self._retriever.save()
             return upkeep.collect_garbage(self._records, self.store, self._shelf.store, self.folder / layout.INDEX)
 
     def erase(self) -> int:

@@ -46,8 +46,8 @@ def open_store(
 ) -> TieredStore:
     """The store of one namespace. device: where chunks are placed, None if there is no engine.
 
-    Raises ConfigError, PathNotFoundError (the key file), StoreError (another key), StoreFormatError (rows that are to be
-    sealed first).
+    Raises ConfigError, PathNotFoundError (the key file), StoreError (another key), StoreFormatError (rows that
+    have to be sealed first).
     """
     cipher = _cipher(folder, settings)
     seal_older_rows(folder, catalogue, namespace, cipher)

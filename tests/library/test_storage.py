@@ -10,6 +10,7 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ragblend.config import DiskLimits, GenerationSettings, StoreSettings
+from ragblend.errors import ConfigError
 from ragblend.library.library import Library
 from ragblend.library.storage import open_store
 from ragblend.store.base import StoreEvents

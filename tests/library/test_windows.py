@@ -65,7 +65,7 @@ class TestSearch:
             pieces = windows(hit.text)
             assert pieces
             whole, *parts = (float(embedder.embed_question(text) @ question) for text in (hit.text, *pieces))
-            assert hit.score == pytest.approx((whole + max(parts)) / 2, abs=1e-5)
+            assert hit.score == pytest.approx((whole + max(parts)) / 2, abs=2e-4)  # kept in float16
 
     def test_each_chunk_is_found_once(self, library, long_document):
         library.add([long_document])
