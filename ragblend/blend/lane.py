@@ -15,8 +15,9 @@ from ragblend.kernels.layout import LayerKV
 # Bytes a second from which on a source keeps nobody waiting: the page cache and memory are faster, disks slower.
 FAST_SOURCE = 1e9
 
-# What may lie read and not yet placed. Two layers of a long prompt are computed in the time in which that is read.
-READ_AHEAD_BYTES = 1 << 28
+# What may lie read and not yet placed. More would help no one: memory that has to be got anew costs more time to fill
+# than what the last layers lay in.
+READ_AHEAD_BYTES = 1 << 26
 
 # One thread checks and copies about 3 GB/s, a tenth of what a GPU takes.
 _THREADS_FOR_A_GPU = 4
