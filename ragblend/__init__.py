@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ragblend.store.memory import MemoryStore
     from ragblend.store.metrics import StoreMetrics
     from ragblend.tool_calls import ToolCall, ToolCallReader, json_grammar, tool_call_grammar
-    from ragblend.usage import CostReport, Prices
+    from ragblend.usage import CostReport, Prices, anthropic_usage, gemini_usage, openai_usage, ragblend_usage
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,11 @@ __all__ = [
     "ToolCall",
     "ToolCallReader",
     "Usage",
+    "anthropic_usage",
+    "gemini_usage",
     "json_grammar",
+    "openai_usage",
+    "ragblend_usage",
     "tool_call_grammar",
 ]
 
@@ -91,7 +95,7 @@ _HOMES = {
     "prompt": ("CachePoint", "Message", "Passage", "Prompt", "Segment"),
     "results": ("Answer", "CachePointUse", "Source", "Timings", "Usage"),
     "store.memory": ("MemoryStore",),
-    "usage": ("CostReport", "Prices"),
+    "usage": ("CostReport", "Prices", "anthropic_usage", "gemini_usage", "openai_usage", "ragblend_usage"),
     "store.metrics": ("StoreMetrics",),
     "tool_calls": ("ToolCall", "ToolCallReader", "json_grammar", "tool_call_grammar"),
 }

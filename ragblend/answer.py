@@ -173,7 +173,9 @@ class AnswerStream(Iterator[str]):
             return Created(), ()
         rows = blended.canvas.get_seq_length()
         token_ids = (*self._prompt.token_ids, *answer_ids)[:rows]
-        return self._prefix.keep(blended.canvas.take, token_ids, blended.approximate, blended.computed_between)
+        return self._prefix.keep(
+            blended.canvas.take, token_ids, blended.approximate, blended.computed_between, len(answer_ids)
+        )
 
     def _finished(
         self, text: str, token_ids: list[int], reason: str, blended: Blended | None, first_token: float, total: float

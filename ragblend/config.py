@@ -107,7 +107,8 @@ class PrefixSettings:
 
     automatic: keep what every request computes; else only what stands before cache points and in named caches.
     block_tokens: tokens are reused in blocks of so many.
-    memory_bytes, disk_bytes: most bytes of one namespace, in memory and in a library's folder.
+    memory_bytes, disk_bytes: most bytes of one namespace, in memory and in a library's folder. Where StoreSettings and
+        DiskLimits have budgets, these are shares of them: chunks and prefixes make room for each other.
     minimum_tokens: a cache point behind fewer tokens is not honoured, and the answer says so.
     approximate: what the next turn of a conversation does with KV that blending left approximate: reuse
         it as it is; refine it, so that the policy recomputes a share of it for the new question; or forbid,
@@ -175,9 +176,9 @@ class ChunkSettings:
 class DiskLimits:
     """What a namespace may take of the disk. Recorded in the library, so that every process keeps to it.
 
-    budget: bytes of the namespace's chunk KV files, None for no limit. What is over it is evicted: the documents
-        stay, and evicted chunks are computed in place when a question needs them.
-    total_budget: bytes of the chunk KV files of all namespaces. A namespace makes room among its own entries only.
+    budget: bytes of the namespace's KV files, chunks and prefixes, None for no limit. What is over it is evicted: the
+        documents stay, and evicted chunks are computed in place when a question needs them.
+    total_budget: bytes of the KV files of all namespaces. A namespace makes room among its own entries only.
     high_watermark, low_watermark: shares of a budget. Eviction begins above the one and ends below the other.
     free_space_floor: bytes that have to stay free on the filesystem.
     ttl_s: seconds after its last use at which an entry expires, None for never.
@@ -213,9 +214,10 @@ class StoreSettings:
 
     codec: how chunk KV is kept: ``raw``, or in fewer bits as ``int8``, ``fp8`` or ``int4``, each also compressed
         (``int8+zstd``). A library has one; None leaves it as it was, at first ``raw``.
-    memory_budget: bytes of a tier in this process's memory, per namespace; 0 for none. With an engine on a GPU it is
-        page-locked, so that the GPU copies from it by itself. device_budget: the same of a tier in the memory of the
-        engine's GPU, in front of it; an engine on a CPU has none.
+    memory_budget: bytes of a tier in this process's memory, per namespace, for chunks and prefixes; 0 for none, and
+        prefixes have ``PrefixSettings.memory_bytes`` of their own. With an engine on a GPU it is page-locked, so that
+        the GPU copies from it by itself. device_budget: the same for chunks in the memory of the engine's GPU, in front
+        of it; an engine on a CPU has none.
     disk: what the namespace may take of the disk; recorded in the library. None leaves it as it was.
     remote: URL of a tier behind the disk (``s3://bucket/folder``, ``file:///mnt/shared``); recorded in the library, so
         it holds no secrets. None leaves it as it was, and an empty one ends it. remote_options: what fsspec's

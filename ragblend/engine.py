@@ -35,6 +35,7 @@ from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import model_identity
 from ragblend.models.load import LoadedModel, load_model
 from ragblend.prefix.cache import PrefixCache
+from ragblend.prefix.names import NamedCache
 from ragblend.prefix.request import PrefixRequest
 from ragblend.prompt import DEFAULT_QUESTION, DEFAULT_SYSTEM, PREAMBLE, Prompt, PromptTemplate, Segment
 from ragblend.prompt.segments import CacheBreak
@@ -184,24 +185,28 @@ class Engine:
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
         watcher: StreamWatcher | None = None,
-        cache: PrefixCache | Literal["off"] | None = None,
+        cache: NamedCache | str | None = None,
+        prefixes: PrefixCache | Literal["off"] | None = None,
     ) -> AnswerStream:
         """Answer a prompt, text piece by text piece. Work begins with the first piece asked for.
 
         store: where the prompt's chunks are looked up. retrieve_s: what retrieval took, for the timings.
-        watcher: is told when the stream begins and ends. cache: where the prompt's beginning is looked up and
-        kept, None for this engine's memory. Policy ``full`` reuses nothing and leaves nothing behind.
-        Raises ContextOverflowError, ConfigError (unknown policy, bad grammar) at once.
+        watcher: is told when the stream begins and ends. cache: a named cache (``caches.create``), which stands before
+        the prompt. prefixes: where the prompt's beginning is looked up and kept, None for this engine's own.
+        Policy ``full`` reuses nothing and leaves nothing behind. Raises ContextOverflowError, ConfigError (unknown
+        policy, bad grammar), CacheHandleError at once.
         """
         blend = blend or self.blend
         generation = generation or GenerationSettings()
         policy = policy_named(blend.policy)
+        if cache is not None:
+            prompt, prefixes = self.caches.before(prompt, cache, prefixes)
         prompt, dropped = fit_context(prompt, generation.max_tokens, self.context_length, blend.overflow)
         prefix = None
-        if policy.reuse != "nothing" and cache != "off":
+        if policy.reuse != "nothing" and prefixes != "off":
             approximate = policy.name if policy.reuse == "all" else None
-            prefixes = cache or self.caches.own(DEFAULT_NAMESPACE).prefixes
-            prefix = PrefixRequest(prefixes, prompt, approximate, _ratio_name(blend))
+            home = prefixes or self.caches.own(DEFAULT_NAMESPACE).prefixes
+            prefix = PrefixRequest(home, prompt, approximate, _ratio_name(blend))
         return AnswerStream(
             adapter=self.adapter,
             tokenizer=self.tokenizer,
@@ -236,9 +241,10 @@ class Engine:
             blended = blend_prompt(
                 self.adapter, self.anchor, prompt, policy=policy_named("prefix"), ratio=1.0, prefix=request
             )
-            request.keep(blended.canvas.take, token_ids, (), blended.computed_between)
+            request.keep(blended.canvas.take, token_ids, (), blended.computed_between, completion_tokens=0)
         finally:
             request.close()
+        cache.flush()
         return cache.along(token_ids).tokens
 
     @cached_property
@@ -261,11 +267,18 @@ class Engine:
         blend: BlendSettings | None = None,
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
-        cache: PrefixCache | Literal["off"] | None = None,
+        cache: NamedCache | str | None = None,
+        prefixes: PrefixCache | Literal["off"] | None = None,
     ) -> Answer:
         """Answer a prompt. Arguments and errors as ``stream``."""
         return self.stream(
-            prompt, store=store, blend=blend, generation=generation, retrieve_s=retrieve_s, cache=cache
+            prompt,
+            store=store,
+            blend=blend,
+            generation=generation,
+            retrieve_s=retrieve_s,
+            cache=cache,
+            prefixes=prefixes,
         ).complete()
 
 

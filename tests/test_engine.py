@@ -120,7 +120,7 @@ def test_a_stream_gives_the_answer_piece_by_piece(tiny_engine, prompt, store):
 
 def test_usage_adds_up(tiny_engine, prompt, store):
     blend = BlendSettings(ratio=0.1)
-    answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=GREEDY, cache="off")
+    answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=GREEDY, prefixes="off")
     usage = answer.usage
     assert usage.prompt_tokens == len(prompt)
     assert usage.prompt_tokens == usage.cached_tokens - usage.recomputed_tokens + usage.computed_tokens

@@ -176,7 +176,7 @@ class _Rounds:
         return _Measured(answer, load_s, compute_s, Floor(self.engine, self.prompt.token_ids, blended).seconds())
 
     def _answer(self, settings: BlendSettings, store: KVStore) -> Answer:
-        return self.engine.generate(self.prompt, store=store, blend=settings, generation=_ONE_TOKEN, cache="off")
+        return self.engine.generate(self.prompt, store=store, blend=settings, generation=_ONE_TOKEN, prefixes="off")
 
 
 @dataclass(frozen=True, slots=True)

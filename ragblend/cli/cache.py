@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from ragblend.cli.options import Debug, EncryptionKeyFile, Json, LibraryFolder, 
 from ragblend.cli.output import emit, megabytes, stdout, table
 from ragblend.cli.storage import store_settings
 from ragblend.config import DEFAULT_NAMESPACE
+from ragblend.usage import CostReport, Prices
 
 if TYPE_CHECKING:
     from ragblend.library.library import Library
@@ -20,24 +22,43 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at the prefix cache of a library, and clear it.", no_args_is_help=True)
 _SHOWN_HOURS = 24
+_PRICES = Prices()
 
 
 @app.command()
 def stats(
     library: LibraryFolder,
     namespace: Namespace = DEFAULT_NAMESPACE,
-    price_input: Annotated[float, typer.Option(help="Price of a million prompt tokens.")] = 1.0,
-    price_output: Annotated[float, typer.Option(help="Price of a million answer tokens.")] = 5.0,
+    price_input: Annotated[float, typer.Option(help="Price of a million prompt tokens.")] = _PRICES.input,
+    price_output: Annotated[float, typer.Option(help="Price of a million answer tokens.")] = _PRICES.output,
+    price_write_5m: Annotated[
+        float, typer.Option(help="Of tokens kept for five minutes or as there is room, times the input price.")
+    ] = _PRICES.write_5m,
+    price_write_1h: Annotated[
+        float, typer.Option(help="Of tokens kept for an hour, times the input price.")
+    ] = _PRICES.write_1h,
+    price_read: Annotated[float, typer.Option(help="Of tokens read, times the input price.")] = _PRICES.read,
+    price_storage_hour: Annotated[
+        float, typer.Option(help="Of a million tokens in a named cache for an hour, times the input price.")
+    ] = _PRICES.storage_hour,
     encryption_key_file: EncryptionKeyFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Hit rate over time, the prefixes that saved most, and what was saved. No text is shown."""
-    from ragblend.usage import CostReport, Prices
+    """Hit rate over time, the prefixes that saved most, and what was saved. No text is shown.
 
-    prices = Prices(input=price_input, output=price_output)
+    Prices are in any currency. Storage counts named caches that there are, since they were made.
+    """
+    prices = Prices(
+        input=price_input,
+        output=price_output,
+        write_5m=price_write_5m,
+        write_1h=price_write_1h,
+        read=price_read,
+        storage_hour=price_storage_hour,
+    )
     with _opened(library, namespace, encryption_key_file, read_only=True) as opened:
-        found = opened.prefixes.statistics()
+        found, named = opened.prefixes.statistics(), opened.named_caches.all()
     sums = found.total
     cost = CostReport.from_totals(
         prompt=sums.prompt_tokens,
@@ -46,6 +67,7 @@ def stats(
         written_1h=sums.written_1h_tokens,
         completion=sums.completion_tokens,
         prices=prices,
+        storage_token_hours=sum(cache.token_hours(time.time()) for cache in named),
     )
     if json:
         hours = [

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ragblend.answer import AnswerStream
 from ragblend.config import GenerationSettings, Ratio, require
 from ragblend.errors import LibraryError
-from ragblend.library.caches import Home
+from ragblend.library.home import Home
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.report import Hit
 from ragblend.library.reuse import Reuse
@@ -30,8 +30,8 @@ class Answering(ABC):
 
     The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio
     and overflow: see BlendSettings. generation: how the answer is decoded. All raise ConfigError (settings
-    out of range, an unknown policy), ContextOverflowError, LibraryMismatchError and StoreError at once;
-    computing begins with the first piece of text asked for.
+    out of range, an unknown policy), CacheHandleError, ContextOverflowError, LibraryMismatchError and StoreError at
+    once; computing begins with the first piece of text asked for.
     """
 
     namespace: str
@@ -50,19 +50,26 @@ class Answering(ABC):
         question: str,
         k: int = 6,
         *,
+        cache: NamedCache | str | None = None,
         policy: str | None = None,
         ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
     ) -> Answer:
-        """Answer ``question`` from the ``k`` nearest chunks. Raises as ``search``, too."""
-        return self.stream(question, k, policy=policy, ratio=ratio, generation=generation, overflow=overflow).complete()
+        """Answer ``question`` from the ``k`` nearest chunks. Raises as ``search``, too.
+
+        cache: a named cache, whose messages stand before the chunks instead of the engine's own.
+        """
+        return self.stream(
+            question, k, cache=cache, policy=policy, ratio=ratio, generation=generation, overflow=overflow
+        ).complete()
 
     def stream(
         self,
         question: str,
         k: int = 6,
         *,
+        cache: NamedCache | str | None = None,
         policy: str | None = None,
         ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
@@ -75,7 +82,11 @@ class Answering(ABC):
         began = time.perf_counter()
         hits = self.search(question, k)
         retrieve_s = time.perf_counter() - began
-        prompt = engine.template.build([part for hit in hits for part in _placed(hit, engine)], question)
+        chunks = [part for hit in hits for part in _placed(hit, engine)]
+        if cache is None:
+            prompt = engine.template.build(chunks, question)
+        else:
+            prompt = engine.caches.ask(self._use(cache), chunks, question)
         watcher = self._require_reuse().watcher()
         return engine.stream(
             prompt,
@@ -84,7 +95,7 @@ class Answering(ABC):
             generation=generation,
             retrieve_s=retrieve_s,
             watcher=watcher,
-            cache=self._home.prefixes,
+            prefixes=self._home.prefixes,
         )
 
     def chat(
@@ -110,19 +121,19 @@ class Answering(ABC):
         if cache is None:
             pieces = engine.template.chat.render(messages, tools)
             return self._answer(engine, began, pieces, (), generation, settings)
-        named = self._home.names.use(self._home.names.find(cache))
-        point = CacheBreak(named.tokens, named.ttl_s)
+        named = self._use(cache)
         behind = engine.caches.go_on(named, messages, tools)
         if behind is None:
             pieces = engine.template.chat.render((*named.messages, *messages), tools)
             return self._answer(engine, began, pieces, (), generation, settings)
-        return self._answer(engine, began, behind, named.token_ids, generation, settings, point)
+        return self._answer(engine, began, behind, named.token_ids, generation, settings, named.cache_point)
 
     def complete(
         self,
         prompt: str,
         *,
         control_tokens: bool = False,
+        cache: NamedCache | str | None = None,
         policy: str | None = None,
         ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
@@ -132,7 +143,8 @@ class Answering(ABC):
 
         control_tokens: parse control tokens such as ``<|im_start|>`` in ``prompt``, which then holds all that
         the model needs. For callers that write the model's own form and vouch for what stands in it.
-        A known text at the very end is computed, since the last token always is.
+        A known text at the very end is computed, since the last token always is. cache: a named cache, which the text
+        goes on from.
         """
         engine, began = self._require_engine(), time.perf_counter()
         require(isinstance(prompt, str), f"a prompt must be a string, got {type(prompt).__name__}")
@@ -140,7 +152,10 @@ class Answering(ABC):
         pieces = engine.template.chat.parse(prompt) if control_tokens else [prompt]
         opening = () if control_tokens else engine.template.opening_ids
         settings = _given(policy=policy, ratio=ratio, overflow=overflow)
-        return self._answer(engine, began, pieces, opening, generation, settings)
+        if cache is None:
+            return self._answer(engine, began, pieces, opening, generation, settings)
+        named = self._use(cache)
+        return self._answer(engine, began, pieces, named.token_ids, generation, settings, named.cache_point)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing waits to be precomputed in the background; whether that is so."""
@@ -168,8 +183,12 @@ class Answering(ABC):
             generation=generation,
             retrieve_s=retrieve_s,
             watcher=reuse.watcher(conversation),
-            cache=self._home.prefixes,
+            prefixes=self._home.prefixes,
         )
+
+    def _use(self, cache: NamedCache | str) -> NamedCache:
+        """A named cache of this namespace, whose time to live counts from now. Raises CacheHandleError."""
+        return self._home.use(cache)
 
     def _require_reuse(self) -> Reuse:
         if self._reuse is None:

@@ -5,32 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from ragblend.config import DEFAULT_NAMESPACE, PrefixSettings, require
-from ragblend.errors import StoreFullError
-from ragblend.library.conversation import Conversation, ConversationReader
+from ragblend.errors import ConfigError, StoreFullError
+from ragblend.library.conversation import ConversationReader
+from ragblend.library.home import Handle, Home
 from ragblend.library.protocol import LibraryEngine
 from ragblend.prefix.cache import Owners, PrefixCache
 from ragblend.prefix.names import NamedCache, Names, seconds_to_live
 from ragblend.prefix.shelf import Shelf
 from ragblend.prefix.statistics import CacheStatistics, PrefixUse
-from ragblend.prompt import Message
+from ragblend.prompt import Message, Prompt, Segment
 from ragblend.prompt.chat import Piece, TemplateText
+from ragblend.prompt.template import ASKING, CHUNKS_GO_HERE
 from ragblend.store.memory import MemoryStore
 
-Handle = NamedCache | str
 Fill = Callable[[PrefixCache, tuple[int, ...], float], int]
 """Computes and keeps a prompt's beginning, exactly; returns how many of its tokens are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A namespace's prefix cache, and its named caches."""
-
-    prefixes: PrefixCache
-    names: Names
 
 
 class Caches:
@@ -50,35 +43,41 @@ class Caches:
 
     def create(
         self,
-        messages: Sequence[Message],
+        contents: Sequence[Message] | Sequence[Segment],
         *,
         ttl: str | float = "1h",
         name: str = "",
         namespace: str = DEFAULT_NAMESPACE,
     ) -> NamedCache:
-        """Compute and keep the beginning of a conversation. Later requests go on from it: ``chat(..., cache=handle)``.
+        """Compute and keep the beginning of prompts. Later requests go on from it, with ``cache=handle``.
 
-        ttl: "5m", "1h" or seconds, counted from the last use. Raises ConfigError (no messages, too few tokens
-        to be worth it, an unknown ttl, a name that is taken), StoreFullError.
+        contents: a conversation's beginning, for ``Library.chat``, ``ask`` and ``complete``, or a prompt's, for
+        ``Engine.generate``. ttl: "5m", "1h" or seconds, counted from the last use. Raises ConfigError (nothing in it,
+        too few tokens to be worth it, an unknown ttl, a name that is taken), StoreFullError.
         """
         ttl_s = seconds_to_live(ttl)
-        require(bool(messages), "a named cache needs at least one message")
+        require(bool(contents), "a named cache needs at least one message")
         home = self.home(namespace)
-        conversation = self._read(_shown(self._render(messages)))
-        token_ids = tuple(token for run in conversation.runs for token in run.token_ids)
+        messages = [each for each in contents if isinstance(each, Message)]
+        segments = [each for each in contents if isinstance(each, Segment)]
+        whole = len(contents) in (len(messages), len(segments))
+        require(whole, "a named cache is made of messages, or of segments: give one kind")
+        token_ids = self._ids(_shown(self._render(messages))) if messages else _ids_of(segments)
         least = max(self.settings.minimum_tokens, self.settings.block_tokens)
         count = len(token_ids)
-        require(count >= least, f"a named cache has at least {least:,} tokens, these messages have {count:,}")
-        cache = home.names.add(name, messages, token_ids, ttl_s)
+        require(count >= least, f"a named cache has at least {least:,} tokens, this has {count:,}")
+        cache = home.names.add(name, messages, token_ids, ttl_s, home.built_on(messages, self._engine))
         kept = self._fill(home.prefixes, token_ids, ttl_s)
         if kept < count - count % self.settings.block_tokens:
             home.names.remove(cache)
-            raise StoreFullError(f"the cache's budget has no room for {count:,} tokens: raise memory_bytes")
+            raise StoreFullError(
+                f"the cache's budget has no room for {count:,} tokens: raise memory_bytes, disk_bytes or the budget"
+            )
         return cache
 
     def get(self, handle: Handle, *, namespace: str = DEFAULT_NAMESPACE) -> NamedCache:
         """By handle, id or name. Raises CacheHandleError if it is gone, or another namespace's."""
-        return self.home(namespace).names.find(handle)
+        return self.home(namespace).find(handle)
 
     def list(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[NamedCache]:
         """The named caches of a namespace, in order of creation."""
@@ -88,18 +87,14 @@ class Caches:
         """Give a named cache another time to live, from now on. Raises CacheHandleError, ConfigError."""
         ttl_s = seconds_to_live(ttl)
         home = self.home(namespace)
-        cache = home.names.use(home.names.find(handle), ttl_s)
+        cache = home.names.use(home.find(handle), ttl_s)
         home.prefixes.refresh(cache.token_ids, ttl_s)
         return cache
 
     def delete(self, handle: Handle, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Delete a named cache, and its KV as far as no other one needs it. Raises CacheHandleError."""
         home = self.home(namespace)
-        cache = home.names.find(handle)
-        home.names.remove(cache)
-        needed = {piece.run.key for other in home.names.all() for piece in home.prefixes.along(other.token_ids)}
-        own = {piece.run.key for piece in home.prefixes.along(cache.token_ids)}
-        home.prefixes.forget(own - needed)
+        home.drop(home.find(handle))
         home.prefixes.flush()
 
     def clear(self, *, namespace: str | None = None) -> int:
@@ -137,12 +132,12 @@ class Caches:
         """A namespace's cache in the engine's memory."""
         with self._lock:
             if namespace not in self._own:
-                self._own[namespace] = self._make(namespace, None, None)
+                self._own[namespace] = self._make(namespace)
             return self._own[namespace]
 
-    def attach(self, namespace: str, shelf: Shelf, owners: Owners) -> Home:
-        """The cache of a library that is being opened."""
-        home = self._make(namespace, shelf, owners)
+    def attach(self, namespace: str, memory: MemoryStore | None, shelf: Shelf, owners: Owners) -> Home:
+        """The cache of a library that is being opened. memory: its tier in memory, if it has one."""
+        home = self._make(namespace, memory, shelf, owners)
         with self._lock:
             self._open.setdefault(namespace, []).append(home)
         return home
@@ -157,10 +152,42 @@ class Caches:
                 self._open.pop(home.prefixes.namespace, None)
         home.prefixes.close(abandon=abandon)
 
+    def before(
+        self, prompt: Prompt, handle: Handle, prefixes: PrefixCache | Literal["off"] | None
+    ) -> tuple[Prompt, PrefixCache]:
+        """A prompt behind what a named cache holds, and where that is kept. Its time to live counts from now.
+
+        prefixes: of the namespace that asks, None for the default one. Raises CacheHandleError, ConfigError.
+        """
+        if prefixes == "off":
+            raise ConfigError("a named cache cannot be used with prefixes='off': give one of the two")
+        home = self.home(prefixes.namespace if prefixes else DEFAULT_NAMESPACE)
+        named = home.use(handle)
+        moved = [replace(point, tokens=point.tokens + named.tokens) for point in prompt.cache_points]
+        segments = (Segment("prefix", named.token_ids), *prompt.segments)
+        return Prompt(segments, (named.cache_point, *moved)), prefixes or home.prefixes
+
+    def ask(self, named: NamedCache, chunks: Sequence[Segment], question: str) -> Prompt:
+        """The prompt for a question over ``chunks`` that goes on from a named cache. Raises ConfigError."""
+        template = self._engine.template
+        behind = self.go_on(named, [ASKING], None)
+        pieces = template.chat.render((*named.messages, ASKING), None) if behind is None else behind
+        place = next(index for index, piece in enumerate(pieces) if piece is CHUNKS_GO_HERE)
+        before = self._ids(pieces[:place]) if behind is None else (*named.token_ids, *self._ids(pieces[:place]))
+        prompt = template.build(chunks, question, (before, self._ids(pieces[place + 1 :])))
+        return prompt if behind is None else replace(prompt, cache_points=(named.cache_point,))
+
     def go_on(
         self, cache: NamedCache, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None
     ) -> Sequence[Piece] | None:
-        """The pieces of a conversation behind a named cache; None where the template writes it differently now."""
+        """The pieces of a conversation behind a named cache; None where the template writes it differently now.
+
+        Raises ConfigError for a cache that was made from segments.
+        """
+        require(
+            bool(cache.messages),
+            f"the cache {cache.name!r} was made from segments, which are no conversation: use it with engine.generate",
+        )
         pieces = self._engine.template.chat.render((*cache.messages, *messages), tools)
         before = _shown(self._render(cache.messages))
         return pieces[len(before) :] if pieces[: len(before)] == before else None
@@ -168,16 +195,33 @@ class Caches:
     def _own_in(self, namespace: str) -> Sequence[Home]:
         return [self._own[namespace]] if namespace in self._own else []
 
-    def _make(self, namespace: str, shelf: Shelf | None, owners: Owners | None) -> Home:
+    def _make(
+        self,
+        namespace: str,
+        memory: MemoryStore | None = None,
+        shelf: Shelf | None = None,
+        owners: Owners | None = None,
+    ) -> Home:
         model = self._engine.identity.digest()
-        prefixes = PrefixCache(namespace, model, self.settings, self.clock, shelf, owners)
-        return Home(prefixes, _names(namespace, model, self.clock, shelf))
+        if memory is None and self.settings.memory_bytes:
+            memory = MemoryStore(self.settings.memory_bytes)
+        home = Home(
+            PrefixCache(namespace, model, self.settings, self.clock, memory, shelf, owners),
+            _names(namespace, model, self.clock, shelf),
+            shelf.store.of if shelf else None,
+        )
+        home.prefixes.after_expiry = home.names.all
+        return home
 
     def _render(self, messages: Sequence[Message]) -> Sequence[Piece]:
         return self._engine.template.chat.render(messages, None)
 
-    def _read(self, pieces: Sequence[Piece]) -> Conversation:
-        return ConversationReader(self._engine, MemoryStore(1), DEFAULT_NAMESPACE, None).read(pieces)
+    def _ids(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return _ids_of(ConversationReader(self._engine, MemoryStore(1), DEFAULT_NAMESPACE, None).read(pieces).runs)
+
+
+def _ids_of(segments: Sequence[Segment]) -> tuple[int, ...]:
+    return tuple(token for segment in segments for token in segment.token_ids)
 
 
 def _shown(pieces: Sequence[Piece]) -> list[Piece]:
@@ -188,7 +232,7 @@ def _shown(pieces: Sequence[Piece]) -> list[Piece]:
 
 def unattended(namespace: str, shelf: Shelf, owners: Owners) -> Home:
     """The cache of a library that is open without a model: to look at and to clear, for nothing is found in it."""
-    prefixes = PrefixCache(namespace, "", PrefixSettings(), time.time, shelf, owners)
+    prefixes = PrefixCache(namespace, "", PrefixSettings(), time.time, None, shelf, owners)
     return Home(prefixes, _names(namespace, None, time.time, shelf))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,12 @@ from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, Sto
 from ragblend.errors import LibraryError
 from ragblend.library import layout
 from ragblend.library.answering import Answering
-from ragblend.library.caches import Home, unattended
+from ragblend.library.caches import unattended
 from ragblend.library.conversation import ConversationReader
 from ragblend.library.documents import Documents, Paths
 from ragblend.library.embedding import Embedder, SentenceEmbedder, Vectors
 from ragblend.library.folder import delete_with, prepare_folder, temporary_folder
+from ragblend.library.home import Home
 from ragblend.library.indexing import replacing
 from ragblend.library.known import KnownTexts
 from ragblend.library.maintaining import Maintaining
@@ -87,7 +89,7 @@ class Library(Answering, Maintaining):
         self.reuse = reuse
         self.temporary = False
         self._reuse = None if engine is None else self._start_reuse(engine, reuse)
-        self._shelf = open_shelf(self.store)
+        self._shelf = open_shelf(self.store, engine.caches.clock if engine else time.time)
         self._home = self._open_home(ChunkOwners(self._records, self._precomputed))
 
     @classmethod
@@ -295,7 +297,7 @@ class Library(Answering, Maintaining):
     def _open_home(self, owners: ChunkOwners) -> Home:
         if self.engine is None:
             return unattended(self.namespace, self._shelf, owners)
-        return self.engine.caches.attach(self.namespace, self._shelf, owners)
+        return self.engine.caches.attach(self.namespace, self.store.memory, self._shelf, owners)
 
     def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings) -> Reuse:
         """Parts that know nothing of the library itself, so that a thread does not keep it alive."""
@@ -341,4 +343,4 @@ class Library(Answering, Maintaining):
         with self.store.exclusive():
             yield
             if not self.store.values.locked:
-                self._home.prefixes.revalidate()
+                self._home.revalidate()

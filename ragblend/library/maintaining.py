@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ragblend.config import ChunkSettings, require
 from ragblend.library import layout, upkeep
-from ragblend.library.caches import Home
 from ragblend.library.erasing import erase
+from ragblend.library.home import Home
 from ragblend.library.origin import Origin
 from ragblend.library.precomputed import PrecomputedTexts
 from ragblend.library.progress import IndexProgress, Silent

@@ -54,5 +54,5 @@ class LibraryEngine(Protocol):
         generation: GenerationSettings | None = None,
         retrieve_s: float = 0.0,
         watcher: StreamWatcher | None = None,
-        cache: PrefixCache | Literal["off"] | None = None,
+        prefixes: PrefixCache | Literal["off"] | None = None,
     ) -> AnswerStream: ...

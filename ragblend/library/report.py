@@ -73,10 +73,11 @@ class LearningReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a namespace's chunk KV takes, in bytes, and what it may take (None: no limit).
+    """What a namespace's KV takes, in bytes, and what it may take (None: no limit).
 
-    codec: what it is kept as.
-    disk_bytes: files, with what is set aside and left over; total_disk_bytes: of all namespaces.
+    codec: what chunk KV is kept as.
+    disk_bytes: files of chunks and kept prefixes, with what is set aside and left over; total_disk_bytes: of all
+    namespaces.
     ttl_s: seconds after its last use at which an entry expires. evicted: entries that were dropped to keep a limit, and
     are computed when they are needed. remote: the remote tier's URL, empty for none. pending: entries that it has not
     been told of.

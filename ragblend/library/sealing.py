@@ -14,7 +14,7 @@ from ragblend.library.lock import writing
 from ragblend.library.origin import Origin
 from ragblend.library.records import Records
 from ragblend.library.retrieval import Retriever
-from ragblend.prefix.shelf import shelf_namespace
+from ragblend.prefix.run_store import run_namespace
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.encryption import Cipher
@@ -48,7 +48,7 @@ def seal_older_rows(folder: Path, catalogue: Catalogue, namespace: str, cipher: 
             f"--namespace {shlex.quote(namespace)} --encryption-key-file FILE`"
         )
     values = row_values(catalogue, namespace, cipher)
-    prefixes = DiskStore(folder, catalogue, shelf_namespace(namespace), cipher=cipher)
+    prefixes = DiskStore(folder, catalogue, run_namespace(namespace), cipher=cipher)
     with writing(folder / layout.WRITER_LOCK), contextlib.closing(prefixes):
         with catalogue.transaction() as connection:
             if catalogue.setting(mark) == "rows":

@@ -17,7 +17,8 @@ from ragblend.library import layout
 from ragblend.library.lock import writing
 from ragblend.library.report import StoreInfo
 from ragblend.library.sealing import seal_older_rows
-from ragblend.prefix.shelf import Shelf, shelf_namespace
+from ragblend.prefix.run_store import RunStore
+from ragblend.prefix.shelf import Shelf
 from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.device import DeviceStore
@@ -94,25 +95,16 @@ def open_store(
     return store
 
 
-def open_shelf(store: TieredStore) -> Shelf:
-    """Where a namespace's prefix cache keeps its runs: encrypted as the namespace is, within the library's limits."""
-    limits = replace(store.room.limits, budget=None, ttl_s=None)
-    shelf = DiskStore(
-        store.root,
-        store.catalogue,
-        shelf_namespace(store.namespace),
-        store.files,
-        limits=limits,
-        cipher=store.cipher,
-    )
-    return Shelf(shelf, store)
+def open_shelf(store: TieredStore, clock: Callable[[], float]) -> Shelf:
+    """Where a namespace's prefix cache keeps its runs: encrypted as the namespace is, within its limits."""
+    return Shelf(RunStore(store, clock))
 
 
 def store_info(store: TieredStore) -> StoreInfo:
     limits = store.room.limits
     return StoreInfo(
         codec=store.codec.name,
-        disk_bytes=bytes_below((store.folder, store.quarantine)),
+        disk_bytes=bytes_below(store.room.quota.folders),
         disk_budget=limits.budget,
         total_disk_bytes=bytes_below((store.folder.parent, store.quarantine.parent)),
         total_disk_budget=limits.total_budget,

@@ -98,7 +98,7 @@ def repair(
     recomputed = tokens = 0
     progress.start(0)
     try:
-        while batch := dict(islice(broken, _BATCH_ENTRIES)):
+        while batch := dict(islice(broken, _BATCH_ENTRIES if store.entries() else 1)):
             for key in batch:
                 store.delete(key)
             tokens += prefill_into(store, engine, batch, progress)
@@ -134,11 +134,12 @@ def collect_garbage(records: Records, store: DiskStore, prefixes: DiskStore, ind
 def _broken(records: Records, store: DiskStore, everything: bool) -> Iterator[OwnedEntry]:
     """Entries to compute again."""
     evicted = store.evicted()
-    size = store.nbytes() / max(1, len(store.entries()))
-    room = store.room.free()
+    size = room = 0.0
     for entry, problem in _checked(store, records.entries()):
         if entry[0] in evicted and problem == "missing":
-            if room < size:
+            if not size:  # where everything is evicted, nothing tells how much an entry takes until one is there
+                size, room = store.nbytes() / max(1, len(store.entries())), store.room.free()
+            if room <= size:
                 continue
             room -= size
         if problem or everything:

@@ -17,7 +17,7 @@ class Finished:
 
     token_ids: of all rows that it has, answer included. prompt_tokens: of its prompt. path: what it reused
     of the cache as it stands. blend: how the rest came about, None where nothing approximate was reused
-    beyond the path. chunks: start and key of each chunk of the prompt.
+    beyond the path. chunks: start and key of each chunk of the prompt that a document or text had when it began.
     """
 
     token_ids: tuple[int, ...]

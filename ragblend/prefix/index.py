@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ragblend.prefix.chain import TOKEN_BYTES, Blend, blended_seed, blocks_of, next_hash
@@ -44,6 +44,10 @@ class Index:
     def has_block(self, block_hash: bytes) -> bool:
         return block_hash in self._blocks
 
+    def run_with(self, block_hash: bytes) -> Run | None:
+        """The run that has a block."""
+        return self._blocks.get(block_hash, (None, 0))[0]
+
     def add(self, run: Run) -> None:
         """Add a run. Blocks that are there already stay with the run that has them."""
         self._runs[run.key] = run
@@ -67,26 +71,34 @@ class Index:
             if not jumps:
                 del self._jumps[run.jump.parent]
 
-    def longest(self, sought: Sought, now: float) -> Path:
+    def longest(self, sought: Sought, now: float, is_readable: Callable[[Run], bool]) -> Path:
         """The longest path of blocks that can be read now; the prompt's last token is never part of it."""
+
+        def usable(run: Run) -> bool:
+            return run.expires_at() > now and is_readable(run)
+
         blocks = (sought.tokens - 1) // self.block_tokens
         best: list[Piece] = []
-        for pieces in self._paths(sought, self.root, 0, blocks, now):
+        for pieces in self._paths(sought, self.root, 0, blocks, usable):
             if _blocks_in(pieces) > _blocks_in(best):
                 best = pieces
         return path_of(best, self.root)
 
-    def _paths(self, sought: Sought, parent: bytes, block: int, limit: int, now: float) -> Iterator[list[Piece]]:
+    def _paths(
+        self, sought: Sought, parent: bytes, block: int, limit: int, usable: Callable[[Run], bool]
+    ) -> Iterator[list[Piece]]:
         """The path straight on from ``parent``, and those that turn off it with a blended request."""
         pieces: list[Piece] = []
         borders = [(parent, block)]
         for ids in blocks_of(sought.ids, block, limit, self.block_tokens):
             parent = next_hash(parent, ids)
             run, ordinal = self._blocks.get(parent, (None, 0))
-            if run is None or not run.readable or run.expires_at() <= now:
+            if run is None:
                 break
             if pieces and pieces[-1].run is run:
                 pieces[-1] = Piece(run, pieces[-1].first, ordinal + 1)
+            elif not usable(run):
+                break
             else:
                 pieces.append(Piece(run, ordinal, ordinal + 1))
             borders.append((parent, borders[-1][1] + 1))
@@ -95,7 +107,7 @@ class Index:
             return
         for border, at in borders:
             for jump in self._fitting(sought, border, at):
-                for rest in self._paths(sought, jump.seed, at, limit, now):
+                for rest in self._paths(sought, jump.seed, at, limit, usable):
                     if rest:
                         yield [*_first(pieces, at - block), *rest]
 

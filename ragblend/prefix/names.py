@@ -13,6 +13,7 @@ from typing import Any
 from ragblend.config import require
 from ragblend.errors import CacheHandleError, ConfigError
 from ragblend.prompt.conversation import TIMES_TO_LIVE, Message, Passage
+from ragblend.prompt.segments import CacheBreak
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes, token_ids_of
 from ragblend.store.row_values import AS_THEY_ARE, RowValues
@@ -22,7 +23,10 @@ _COLUMNS = "id, name, namespace, model, messages, token_ids, ttl_s, created_at, 
 
 @dataclass(frozen=True, slots=True)
 class NamedCache:
-    """A handle. tokens: how many of a prompt it stands for. Times are seconds (since the epoch, ttl_s excepted)."""
+    """A handle. tokens: how many of a prompt it stands for. messages: none where it was made from segments.
+
+    built_on: keys of the library's chunks in it. Times are seconds (since the epoch, ttl_s excepted).
+    """
 
     id: str
     name: str
@@ -33,10 +37,20 @@ class NamedCache:
     used_at: float
     messages: tuple[Message, ...] = field(repr=False, compare=False)
     token_ids: tuple[int, ...] = field(repr=False, compare=False)
+    built_on: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @property
     def expires_at(self) -> float:
         return self.used_at + self.ttl_s
+
+    def token_hours(self, now: float) -> float:
+        """What holding it has come to until ``now``, for the price of storage."""
+        return self.tokens * max(0.0, now - self.created_at) / 3600
+
+    @property
+    def cache_point(self) -> CacheBreak:
+        """What keeps it in the prompts that go on from it."""
+        return CacheBreak(self.tokens, self.ttl_s, named=True)
 
 
 def seconds_to_live(ttl: str | float) -> float:
@@ -71,13 +85,29 @@ class Names:
         self._memory: dict[str, NamedCache] = {}
         self._lock = threading.RLock()
 
-    def add(self, name: str, messages: Sequence[Message], token_ids: tuple[int, ...], ttl_s: float) -> NamedCache:
-        """Raises ConfigError if there is one of this name."""
+    def add(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        token_ids: tuple[int, ...],
+        ttl_s: float,
+        built_on: frozenset[str] = frozenset(),
+    ) -> NamedCache:
+        """built_on: keys of the chunks in it. Raises ConfigError if there is one of this name."""
         with self._lock:
             now, id = self._clock(), f"cache-{secrets.token_hex(8)}"
             require(all(c.name != name for c in self.all()), f"there is a cache called {name!r}: update or delete it")
             made = NamedCache(
-                id, name or id, self._namespace, len(token_ids), ttl_s, now, now, tuple(messages), token_ids
+                id,
+                name or id,
+                self._namespace,
+                len(token_ids),
+                ttl_s,
+                now,
+                now,
+                tuple(messages),
+                token_ids,
+                built_on,
             )
             self._write(made)
             return made
@@ -130,7 +160,7 @@ class Names:
             self._values.name("prefix_names.name", cache.name),
             self._namespace,
             self._model,
-            seal("prefix_names.messages", cache.id, json.dumps([_message_json(each) for each in cache.messages])),
+            seal("prefix_names.messages", cache.id, _contents_json(cache)),
             seal("prefix_names.token_ids", cache.id, token_bytes(cache.token_ids)),
             cache.ttl_s,
             cache.created_at,
@@ -157,8 +187,14 @@ def _cache_of(row: tuple[Any, ...], values: RowValues) -> NamedCache:
     id, name, namespace, _, messages, token_ids, ttl_s, created_at, used_at = row
     name = values.unname("prefix_names.name", name)
     ids = token_ids_of(values.open("prefix_names.token_ids", id, token_ids))
-    read = tuple(map(_message_of, json.loads(values.open("prefix_names.messages", id, messages))))
-    return NamedCache(id, name, namespace, len(ids), ttl_s, created_at, used_at, read, ids)
+    parts = json.loads(values.open("prefix_names.messages", id, messages))
+    read = tuple(_message_of(part) for part in parts if "role" in part)
+    built_on = frozenset(key for part in parts for key in part.get("built_on", ()))
+    return NamedCache(id, name, namespace, len(ids), ttl_s, created_at, used_at, read, ids, built_on)
+
+
+def _contents_json(cache: NamedCache) -> str:
+    return json.dumps([*map(_message_json, cache.messages), {"built_on": sorted(cache.built_on)}])
 
 
 def _message_json(message: Message) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class PrefixRequest:
         self._policy, self._ratio = policy or "", ratio
         approximate = policy is not None and cache.settings.approximate != "forbid" and ratio != 1
         self._sought = Sought(token_bytes(prompt.token_ids), policy if approximate else None, ratio)
+        chunks = zip(prompt.starts, prompt.segments, strict=True)
+        keys = [(start, segment.key) for start, segment in chunks if segment.kind == "chunk" and segment.key]
+        # Others' chunks, which no document here has, are no reason to forget anything.
+        owned = cache.known([key for _, key in keys])
+        self._chunks = tuple((start, key) for start, key in keys if key in owned)
         self._path: Path | None = None
 
     def find(self, longer_than: int = 0) -> tuple[Part, ...]:
@@ -77,23 +82,27 @@ class PrefixRequest:
         return self._cache.discard(key, cause)
 
     def keep(
-        self, take: Take, token_ids: tuple[int, ...], reused: Reused, computed: Callable[[int, int], int]
+        self,
+        take: Take,
+        token_ids: tuple[int, ...],
+        reused: Reused,
+        computed: Callable[[int, int], int],
+        completion_tokens: int,
     ) -> tuple[Created, tuple[CachePointUse, ...]]:
         """Keep the rows of the finished request.
 
         token_ids: of all its rows. reused: approximate KV that is neither exact now nor settled.
-        computed(first, last): how many rows from position first to before last were computed.
+        computed(first, last): how many rows from position first to before last were computed. completion_tokens: of the
+        answer, the last of which has no row.
         """
         path = self._path or self._cache.nothing
         base = path.exact() if self._refine else path
         blend = Blend(self._policy, self._ratio, reused) if reused else None
-        chunks = zip(self._prompt.starts, self._prompt.segments, strict=True)
-        keys = tuple((start, segment.key) for start, segment in chunks if segment.kind == "chunk" and segment.key)
         limits = [(point.tokens, point.ttl_s) for point in self._honoured]
-        finished = Finished(token_ids, len(self._prompt), base, blend, keys)
+        finished = Finished(token_ids, len(self._prompt), base, blend, self._chunks)
         before, kept = (min(tokens, len(self._prompt)) for tokens in self._cache.keep(finished, take, limits))
         created = self._created(max(before, path.tokens), kept, computed)
-        self._count(path, created, completion_tokens=len(token_ids) - len(self._prompt) + 1)
+        self._count(path, created, completion_tokens)
         return created, self._uses(path, kept)
 
     def close(self) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ragblend.kernels.layout import LayerKV
 from ragblend.kernels.quantise import rows_of
 from ragblend.prefix.chain import Blend
-from ragblend.store.base import ChunkKV, KVReader, WrappedReader
+from ragblend.store.base import KVReader, WrappedReader
+from ragblend.store.eviction import Candidate
 from ragblend.store.key import digest_fields, token_bytes
 
+# What a run is worth next to a chunk: a prompt is seldom asked again, while a chunk stands in many.
+_WEIGHT = 1 / 8
 # Blocks of one run at most: little enough to evict finely, enough that a long prefix is a few files.
 RUN_BLOCKS = 32
 
@@ -36,10 +40,10 @@ class Run:
     jump: of the run that a blended request's chain begins with. built_on: keys of the chunks that the
     prompt had up to its end. turns: how many requests its approximate KV has gone through, 0 for exact KV.
     ttl_s: how long it outlives its last use, None for as long as there is room; used_at: seconds since
-    the epoch. kv: its rows in memory, keys as they stand. disk_bytes: of its file, which is there once it is
-    ``on_disk``; 0 if it has none.
-    order: of its last use, for eviction. pins: requests that are reading it. reads, read_tokens: how
-    often it was reused, and tokens that were not computed thanks to it.
+    the epoch. memory_bytes: of its rows in memory, 0 if they are not there. disk_bytes: of its file, which is
+    there once it is ``on_disk``; 0 if it has none.
+    pins: requests that are using it. reads, read_tokens: how often it was reused, and tokens that were not
+    computed thanks to it.
     """
 
     start: int
@@ -51,10 +55,9 @@ class Run:
     turns: int
     used_at: float
     ttl_s: float | None = None
-    kv: ChunkKV | None = None
+    memory_bytes: int = 0
     disk_bytes: int = 0
     on_disk: bool = False
-    order: int = 0
     pins: int = 0
     reads: int = 0
     read_tokens: int = 0
@@ -76,17 +79,21 @@ class Run:
     def exact(self) -> bool:
         return self.turns == 0
 
-    @property
-    def readable(self) -> bool:
-        return self.kv is not None or self.on_disk
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.kv.nbytes if self.kv else 0
-
     def expires_at(self) -> float:
         """Seconds since the epoch; infinity without a time to live."""
         return float("inf") if self.ttl_s is None else self.used_at + self.ttl_s
+
+    def worth(self, nbytes: int, now: float) -> Candidate:
+        """What evicting ``nbytes`` of it means."""
+        return worth_of(self.key, nbytes, self.used_at, self.ttl_s, self.start, now)
+
+
+def worth_of(key: str, nbytes: int, used_at: float | None, ttl_s: float | None, start: int, now: float) -> Candidate:
+    """A run as one that may be evicted. used_at: None for a file that belongs to no run."""
+    if used_at is None:
+        return Candidate(key, nbytes, 0.0, math.inf)
+    kept = ttl_s is not None and used_at + ttl_s > now
+    return Candidate(key, nbytes, 0.0, max(0.0, now - used_at), kept, _WEIGHT, start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,21 @@ import json
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, fields
+from sqlite3 import Connection
 from typing import Any
 
-from ragblend.errors import RagblendError, StoreError
+from ragblend.errors import LibraryBusyError, RagblendError, StoreError
 from ragblend.prefix.chain import Blend
 from ragblend.prefix.run import Jump, Run
+from ragblend.prefix.run_store import RunStore
 from ragblend.prefix.statistics import HourlyUse
 from ragblend.store.base import ChunkKV, KVReader, MissCause
-from ragblend.store.disk import DiskStore
-from ragblend.store.key import digest_fields, token_bytes, token_ids_of
+from ragblend.store.key import token_bytes, token_ids_of
 from ragblend.store.namespace_key import require_same_key
 from ragblend.store.row_values import RowValues
 from ragblend.store.rows import is_sound
@@ -31,13 +34,10 @@ logger = logging.getLogger(__name__)
 HASH_BYTES = 32
 # Bytes of KV that may wait to be written; more is not kept on disk.
 _WAITING_BYTES = 512 << 20
+# Where there are limits, one process writes at a time. After having waited for another one, nothing is written so long.
+_BUSY_S = 30.0
 _COLUMNS = "key, namespace, start, token_ids, parent, hashes, jump, built_on, turns, used_at, ttl_s, reads, read_tokens"
 _HOURS = ", ".join(field.name for field in fields(HourlyUse))
-
-
-def shelf_namespace(namespace: str) -> str:
-    """The namespace of the store that holds a namespace's runs: no other name is likely to be this one."""
-    return digest_fields("prefix cache", namespace)
 
 
 def file_bytes(kv: ChunkKV) -> int:
@@ -48,25 +48,29 @@ def file_bytes(kv: ChunkKV) -> int:
 class Shelf:
     """The runs of one namespace in a library's folder.
 
-    store: of ``shelf_namespace(namespace)``, given away. chunks: the namespace's own store. values: how its rows'
-    values are stored. key_namespace: what stands for the namespace in hash chains.
+    store: given away. values: how its rows' values are stored. key_namespace: what stands for the namespace in hash
+    chains. evicted: keys of runs whose files made room for other entries of the namespace, until somebody takes them
+    out.
     """
 
-    def __init__(self, store: DiskStore, chunks: DiskStore) -> None:
+    def __init__(self, store: RunStore) -> None:
         self.store = store
-        self.namespace = chunks.namespace
-        self.key_namespace = chunks.key_namespace
-        self.values = chunks.values
+        self.namespace = store.of.namespace
+        self.key_namespace = store.of.key_namespace
+        self.values = store.of.values
+        self.evicted: deque[str] = deque()
         self.failed = 0
         self._catalogue = store.catalogue
         self._own_changes = 0
         self._deleted: set[str] = set()
         self._waiting_bytes = 0
         self._abandoned = False
+        self._busy_until = 0.0
         self._noted: dict[str, tuple[float, float | None, int]] = {}
         self._jobs: queue.SimpleQueue[Callable[[], None] | threading.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        store.forget_runs = self._forget_runs
 
     @property
     def read_only(self) -> bool:
@@ -105,8 +109,11 @@ class Shelf:
         with suppress(StoreError):
             self.store.discard(run.key, cause)
 
-    def put(self, run: Run, kv: ChunkKV, done: Callable[[int], None]) -> bool:
-        """Queue a run to be written; False if it will not be. done: called with its file's bytes, 0 on failure."""
+    def put(self, run: Run, kv: ChunkKV, held: Sequence[str], done: Callable[[int], None]) -> bool:
+        """Queue a run to be written; False if it will not be.
+
+        held: keys of runs that must not make room for it. done: called with its file's bytes, 0 on failure.
+        """
         with self._lock:
             if self.read_only or self._waiting_bytes + kv.nbytes > _WAITING_BYTES:
                 return False
@@ -117,7 +124,7 @@ class Shelf:
             nbytes = 0
             try:
                 if run.key not in self._deleted:
-                    nbytes = self._write(run, kv)
+                    nbytes = self._write_unless_busy(run, kv, held)
             finally:
                 with self._lock:
                     self._waiting_bytes -= kv.nbytes
@@ -152,6 +159,16 @@ class Shelf:
             f"SELECT {_HOURS} FROM prefix_hours WHERE namespace = ? AND {is_sound('prefix_hours')}", self.namespace
         )
         return [HourlyUse(*row) for row in rows]
+
+    def catch_up(self, runs: Iterable[Run]) -> None:
+        """Take over when other processes used runs last, and how long they are to be kept."""
+        for run in runs:
+            rows = self._catalogue.rows(
+                f"SELECT used_at, ttl_s FROM prefix_runs WHERE key = ? AND {is_sound('prefix_runs')}", run.key
+            )
+            for used_at, ttl_s in rows:
+                if used_at > run.used_at:
+                    run.used_at, run.ttl_s = used_at, ttl_s
 
     def flush(self) -> None:
         """Wait until everything that was queued is done."""
@@ -197,6 +214,17 @@ class Shelf:
                 self.failed += 1
                 logger.exception("the prefix cache failed")
 
+    def _write_unless_busy(self, run: Run, kv: ChunkKV, held: Sequence[str]) -> int:
+        if time.monotonic() < self._busy_until:
+            self.failed += 1
+            return 0
+        try:
+            with self.store.writing(), self.store.pinned(held):
+                return self._write(run, kv)
+        except LibraryBusyError:
+            self._busy_until = time.monotonic() + _BUSY_S
+            raise
+
     def _write(self, run: Run, kv: ChunkKV) -> int:
         entry = self.store.write_blob(run.key, kv)
         row = (
@@ -230,6 +258,15 @@ class Shelf:
                 self._changed()
         if deleted.rowcount:
             self.store.erase(keys)
+        with self._lock:
+            self._deleted.difference_update(keys)
+        for key in keys:
+            self._noted.pop(key, None)
+
+    def _forget_runs(self, connection: Connection, keys: Sequence[str]) -> None:
+        connection.executemany("DELETE FROM prefix_runs WHERE key = ?", [(key,) for key in keys])
+        self._changed()
+        self.evicted.extend(keys)
 
     def _note(self, uses: Sequence[tuple[float, float | None, int, int, str]], hours: Sequence[HourlyUse]) -> None:
         changed = [use for use in uses if self._noted.get(use[-1]) != use[:3]]

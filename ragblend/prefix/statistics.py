@@ -95,7 +95,7 @@ class PrefixUse:
             exact=run.exact,
             ttl_s=run.ttl_s,
             used_at=run.used_at,
-            in_memory=run.kv is not None,
+            in_memory=run.memory_bytes > 0,
             on_disk=run.on_disk,
         )
 

@@ -36,24 +36,28 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class CacheBreak:
-    """A prompt's first ``tokens`` tokens are to be kept for ``ttl_s`` seconds after their last use."""
+    """A prompt's first ``tokens`` tokens are to be kept for ``ttl_s`` seconds after their last use.
+
+    named: because they are a named cache.
+    """
 
     tokens: int
     ttl_s: float
+    named: bool = False
 
 
 @dataclass(frozen=True)
 class Prompt:
     """Segments in order. The last one must be a non-empty suffix: its last row gives the first token.
 
-    cache_points: at most four. Raises ConfigError.
+    cache_points: at most four beside that of a named cache. Raises ConfigError.
     """
 
     segments: tuple[Segment, ...]
     cache_points: tuple[CacheBreak, ...] = ()
 
     def __post_init__(self) -> None:
-        count = len(self.cache_points)
+        count = sum(not point.named for point in self.cache_points)
         require(count <= MOST_CACHE_POINTS, f"a prompt has at most {MOST_CACHE_POINTS} cache points, got {count}")
         if not self.segments or self.segments[-1].kind != "suffix" or not self.segments[-1].token_ids:
             raise ConfigError("a prompt must end with a suffix of at least one token")

@@ -19,7 +19,8 @@ from ragblend.store.key import digest_fields, token_bytes
 
 DEFAULT_SYSTEM = "You answer questions from the documents given to you, briefly and exactly."
 DEFAULT_QUESTION = "Answer the question in one short sentence, using only the documents above.\nQuestion: {question}"
-_CHUNKS_GO_HERE = Passage("chunks")
+CHUNKS_GO_HERE = Passage("chunks")
+ASKING = Message("user", ("Documents:\n\n", CHUNKS_GO_HERE))
 
 
 def chunk_text(title: str, heading: str, text: str) -> str:
@@ -44,9 +45,8 @@ class PromptTemplate:
         self.chat = ChatTemplate(tokenizer)
         # A tokenizer is told whether to parse control tokens by a flag on itself, not with the call.
         self._lock = threading.Lock()
-        user = Message("user", ("Documents:\n\n", _CHUNKS_GO_HERE))
-        pieces = self.chat.render([Message("system", (system,)), user])
-        chunks = pieces.index(_CHUNKS_GO_HERE)
+        pieces = self.chat.render([Message("system", (system,)), ASKING])
+        chunks = pieces.index(CHUNKS_GO_HERE)
         self.prefix_ids = tuple(self.control_ids("".join(map(_text, pieces[:chunks]))))
         self._closing_ids = tuple(self.control_ids("".join(map(_text, pieces[chunks + 1 :]))))
 
@@ -77,12 +77,18 @@ class PromptTemplate:
         """Ids of a text that is a chunk just as it stands, without a title line or blank line of its own."""
         return tuple(self.text_ids(text.strip()))
 
-    def build(self, chunks: Sequence[Segment], question: str) -> Prompt:
-        """The prompt for ``question`` over ``chunks`` in the given order (there may be none)."""
+    def build(
+        self, chunks: Sequence[Segment], question: str, around: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    ) -> Prompt:
+        """The prompt for ``question`` over ``chunks`` in the given order (there may be none).
+
+        around: ids before the chunks and behind the question, instead of the template's own.
+        """
         if not question.strip():
             raise ConfigError("the question is empty: ask something")
-        suffix = (*self.text_ids(self.question.format(question=question.strip())), *self._closing_ids)
-        return Prompt((Segment("prefix", self.prefix_ids), *chunks, Segment("suffix", suffix)))
+        before, behind = around or (self.prefix_ids, self._closing_ids)
+        suffix = (*self.text_ids(self.question.format(question=question.strip())), *behind)
+        return Prompt((Segment("prefix", before), *chunks, Segment("suffix", suffix)))
 
     def _ids(self, text: str, **options: bool) -> list[int]:
         try:

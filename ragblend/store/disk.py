@@ -8,7 +8,6 @@ never served; a row whose file is missing or damaged is a miss, and the entry is
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import re
@@ -21,11 +20,12 @@ from sqlite3 import Connection
 from typing import Any
 
 from ragblend.config import DEFAULT_NAMESPACE, DiskLimits, require
-from ragblend.errors import EntryError, LibraryBusyError, StoreError, StoreFullError
+from ragblend.errors import EntryError, LibraryBusyError, StoreError
 from ragblend.store.base import ChunkKV, EvictionReason, KVStore, MissCause, StoreEvents
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.encryption import Cipher
-from ragblend.store.files import SYSTEM_FILES, Files
+from ragblend.store.eviction import Candidate
+from ragblend.store.files import SYSTEM_FILES, Files, file_errors, size_of
 from ragblend.store.format import encode_chunk
 from ragblend.store.key import digest_fields
 from ragblend.store.namespace_key import row_values
@@ -64,6 +64,8 @@ class DiskStore(KVStore):
             ...
 
     and to delete in a transaction, ``forget`` in it and ``erase`` after it.
+
+    beside: another store of the same namespace, with which this one shares its limits (``room``).
     """
 
     tier = "disk"
@@ -76,6 +78,7 @@ class DiskStore(KVStore):
         files: Files = SYSTEM_FILES,
         *,
         limits: DiskLimits | None = None,
+        beside: DiskStore | None = None,
         cipher: Cipher | None = None,
         codec: str = "raw",
         events: StoreEvents | None = None,
@@ -93,7 +96,11 @@ class DiskStore(KVStore):
         self.catalogue = catalogue
         self.cipher = cipher
         self.values = row_values(catalogue, namespace, cipher)
-        self.room = DiskRoom(self, limits or DiskLimits(), clock)
+        if beside is None:
+            self.room = DiskRoom(self, limits or DiskLimits(), clock)
+        else:
+            self.room = beside.room
+            self.room.admit(self)
         self._unrecorded: set[Path] = set()
         self._closed = False
         self.events.watch(self)
@@ -103,7 +110,7 @@ class DiskStore(KVStore):
 
     def put(self, key: str, kv: ChunkKV) -> int:
         entry = self._entry(key)
-        with self._translated_errors(0):
+        with file_errors(self.root):
             there = entry is not None and self.files.exists(self._path(key))
         if entry is None or not there:
             entry = self.write_blob(key, kv)
@@ -122,8 +129,8 @@ class DiskStore(KVStore):
         if self.cipher is not None:
             pieces = [*self.cipher.seal(key, pieces)]
         nbytes = sum(len(piece) for piece in pieces)
-        with self.room.reserved(nbytes), self._translated_errors(nbytes):
-            replaced = _size(path)
+        with self.room.reserved(nbytes), file_errors(self.root, nbytes):
+            replaced = size_of(path)
             self.files.make_private_folder(path.parent)
             self.files.write_whole(path, pieces)
             self.room.quota.change(-replaced)
@@ -156,7 +163,7 @@ class DiskStore(KVStore):
             return None
         try:
             source = FileSource(self._path(key), self.files)
-            if self.room.is_expired(source.modified_at):
+            if self._is_expired(source.modified_at):
                 source.close()
                 self.count_miss("expired")
                 return None
@@ -216,13 +223,13 @@ class DiskStore(KVStore):
         """Remove the files of forgotten entries, with their copies in quarantine."""
         self._require_writable()
         for key in keys:
-            with self._translated_errors(0):
+            with file_errors(self.root):
                 for path in (self._path(key), *self.quarantine.glob(f"{key}.*")):
                     self.remove_file(path)
 
     def remove_file(self, path: Path) -> None:
         """Remove a file of the store's folders, which then has room for others. Raises OSError."""
-        size = _size(path)
+        size = size_of(path)
         self.files.remove(path)
         self._unrecorded.discard(path)
         self.room.quota.change(-size)
@@ -236,7 +243,7 @@ class DiskStore(KVStore):
             return
         self._require_writable()
         sizes = {entry.key: entry.nbytes for entry in self.entries()}
-        with self._translated_errors(0):
+        with file_errors(self.root):
             for key in keys:
                 self.remove_file(self._path(key))
         with self.catalogue.transaction() as connection:
@@ -249,6 +256,21 @@ class DiskStore(KVStore):
         self.events.evicted(self.tier, reason, len(keys), nbytes)
         fields = {"entries": len(keys), "bytes": nbytes, "reason": reason, "tier": self.tier}
         log.info("%d entries evicted (%s)", len(keys), reason, extra=fields)
+
+    def candidates(self) -> list[Candidate]:
+        """Every entry without an open reader. One whose file is gone is used by nobody any more."""
+        now, pinned = self.room.clock(), self.pins()
+        found = []
+        for entry in self.entries():
+            if entry.key not in pinned:
+                used_at, nbytes = self.last_use(entry.key)
+                found.append(Candidate(entry.key, nbytes, entry.seconds, max(0.0, now - used_at)))
+        return found
+
+    def expired(self) -> list[str]:
+        """Keys of the entries that nobody has used for the limits' time to live."""
+        ttl_s = self.room.limits.ttl_s
+        return [] if ttl_s is None else [each.key for each in self.candidates() if each.idle_s > ttl_s]
 
     def evicted(self) -> set[str]:
         """Keys of entries that were evicted and have not been put again."""
@@ -327,6 +349,10 @@ class DiskStore(KVStore):
     def close(self) -> None:
         self._closed = True
 
+    def _is_expired(self, used_at: float) -> bool:
+        ttl_s = self.room.limits.ttl_s
+        return ttl_s is not None and self.room.clock() - used_at > ttl_s
+
     def _path(self, key: str) -> Path:
         require(_KEY.fullmatch(key) is not None, f"an entry's key is 64 hexadecimal digits, got {key!r}")
         return self.folder / key[:2] / f"{key}.safetensors"
@@ -355,29 +381,8 @@ class DiskStore(KVStore):
         if self.catalogue.read_only:
             raise StoreError(f"{self.root}: opened read-only, entries cannot be written or deleted")
 
-    @contextlib.contextmanager
-    def _translated_errors(self, nbytes: int) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreFullError(
-                    f"{self.root}: no room for {nbytes:,} bytes of chunk KV: free some space and run the command again"
-                ) from error
-            raise StoreError(
-                f"{self.root}: chunk KV cannot be written ({error.strerror}): check the folder's disk and permissions"
-            ) from error
-
 
 def _miss_cause(error: EntryError | OSError) -> MissCause:
     if isinstance(error, EntryError):
         return error.cause
     return "missing" if isinstance(error, FileNotFoundError) else "corrupt"
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; 0 if it is not there."""
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0

@@ -16,12 +16,20 @@ _SHORTEST_IDLE_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entry that may be evicted. seconds: what computing it took, 0 if that is not known."""
+    """An entry that may be evicted. seconds: what computing it took, 0 if that is not known.
+
+    kept: somebody asked for it to be kept, so it goes after all others. weight: what it is worth next to a chunk of the
+    same cost. start: where it stands in its prompt. Of entries that are worth the same the later one goes first, which
+    is of no use without the earlier.
+    """
 
     key: str
     nbytes: int
     seconds: float
     idle_s: float
+    kept: bool = False
+    weight: float = 1.0
+    start: int = 0
 
 
 def victims(candidates: Iterable[Candidate], wanted_bytes: int) -> list[Candidate]:
@@ -38,10 +46,10 @@ def victims(candidates: Iterable[Candidate], wanted_bytes: int) -> list[Candidat
         if not candidate.nbytes:
             return 0.0
         density = candidate.seconds / candidate.nbytes if candidate.seconds > 0 else average
-        return density / max(candidate.idle_s, _SHORTEST_IDLE_S)
+        return candidate.weight * density / max(candidate.idle_s, _SHORTEST_IDLE_S)
 
     chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda candidate: (worth(candidate), candidate.key)):
+    for candidate in sorted(candidates, key=lambda each: (each.kept, worth(each), -each.start, each.key)):
         if wanted_bytes <= 0:
             break
         chosen.append(candidate)

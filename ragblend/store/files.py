@@ -7,12 +7,15 @@ one that fails, stops or forgets at any step.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+
+from ragblend.errors import StoreError, StoreFullError
 
 
 class Files:
@@ -110,3 +113,26 @@ class Files:
 
 
 SYSTEM_FILES = Files()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def file_errors(root: Path, nbytes: int = 0) -> Iterator[None]:
+    """Turn the operating system's errors into StoreFullError and StoreError. nbytes: what was to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(
+                f"{root}: no room for {nbytes:,} bytes of chunk KV: free some space and run the command again"
+            ) from error
+        raise StoreError(
+            f"{root}: chunk KV cannot be written ({error.strerror}): check the folder's disk and permissions"
+        ) from error

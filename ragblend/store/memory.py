@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,10 +39,19 @@ class MemoryReader:
         """Nothing is held beyond the entry itself."""
 
 
+class EntryOwner(Protocol):
+    """Whoever keeps entries of another kind beside the chunks, and says what they are worth and when they expire."""
+
+    def candidates(self, sizes: Mapping[str, int]) -> Iterable[Candidate]:
+        """Which of its entries, given with their bytes, may be evicted. Must not call the store, which is locked."""
+        ...
+
+
 @dataclass(slots=True)
 class _Held:
     kv: ChunkKV
     used_at: float
+    owner: EntryOwner | None
 
 
 class MemoryStore(KVStore):
@@ -52,7 +62,8 @@ class MemoryStore(KVStore):
     out. clock: any seconds.
 
     Entries keep their tensors' types, and what is compact stays so. An entry for which those in use leave no room, or
-    for which there is no memory, raises StoreFullError.
+    for which there is no memory, raises StoreFullError. Chunks share the budget with entries of owners, in one order of
+    eviction.
     """
 
     tier = "memory"
@@ -91,19 +102,20 @@ class MemoryStore(KVStore):
         layers = [self.codec.compact(layer, f"layer {index}") for index, layer in enumerate(kv.layers)]
         return self._insert(key, replace(kv, layers=tuple(layers)), copy=True)
 
-    def keep(self, key: str, kv: ChunkKV) -> int:
+    def keep(self, key: str, kv: ChunkKV, owner: EntryOwner | None = None) -> int:
         """As ``put``, for KV that another store has read and checked and that nobody writes to.
 
-        It stays in the codec that it has, and is not copied if it lies in the right memory already.
+        It stays in the codec that it has, and is not copied if it lies in the right memory already. owner: whose it
+        is, if it is no chunk.
         """
-        return self._insert(key, kv, copy=False)
+        return self._insert(key, kv, copy=False, owner=owner)
 
     def _open(self, key: str, token_ids: tuple[int, ...]) -> MemoryReader | None:
         cause: MissCause = "missing"
         with self._lock:
             held = self._opened().get(key)
             now = self._clock()
-            if held is not None and self.ttl_s is not None and now - held.used_at > self.ttl_s:
+            if held is not None and self._is_expired(held, now):
                 cause = "expired"
             elif held is not None and held.kv.token_ids != token_ids:
                 cause = "stale"
@@ -126,7 +138,7 @@ class MemoryStore(KVStore):
         with self._lock:
             self._entries = None
 
-    def _insert(self, key: str, kv: ChunkKV, copy: bool) -> int:
+    def _insert(self, key: str, kv: ChunkKV, *, copy: bool, owner: EntryOwner | None = None) -> int:
         with self._lock:
             existing = self._opened().get(key)
         if existing is not None:
@@ -143,7 +155,7 @@ class MemoryStore(KVStore):
             entries = self._opened()
             if key not in entries:
                 self._make_room(entries, own.nbytes)
-                entries[key] = _Held(own, self._clock())
+                entries[key] = _Held(own, self._clock(), owner)
                 self._nbytes += own.nbytes
         return own.nbytes
 
@@ -157,22 +169,36 @@ class MemoryStore(KVStore):
         """Evict what has expired, and, over the budget, what is worth least. Raises StoreFullError."""
         if self.ttl_s is None and self._nbytes + nbytes <= self.budget_bytes:
             return
-        now, pinned = self._clock(), self.pins()
-        candidates = [
-            Candidate(key, held.kv.nbytes, held.kv.seconds, now - held.used_at)
-            for key, held in entries.items()
-            if key not in pinned
-        ]
-        if self.ttl_s is not None:
-            expired = [candidate for candidate in candidates if candidate.idle_s > self.ttl_s]
-            self._evict(entries, expired, "expired")
-            candidates = [candidate for candidate in candidates if candidate.idle_s <= self.ttl_s]
+        candidates = self._candidates(entries)
+        now = self._clock()
+        expired = [candidate for candidate in candidates if self._is_expired(entries[candidate.key], now)]
+        self._evict(entries, expired, "expired")
+        candidates = [candidate for candidate in candidates if candidate.key in entries]
         if self._nbytes + nbytes <= self.budget_bytes:
             return
         if self._nbytes - sum(candidate.nbytes for candidate in candidates) + nbytes > self.budget_bytes:
             raise StoreFullError(f"entries in use leave no room for {nbytes:,} bytes in the {self.tier} budget")
         wanted = self._nbytes + nbytes - int(self.low_watermark * self.budget_bytes)
         self._evict(entries, victims(candidates, wanted), "budget")
+
+    def _candidates(self, entries: Mapping[str, _Held]) -> list[Candidate]:
+        """Everything that nobody reads."""
+        now, pinned = self._clock(), self.pins()
+        found: list[Candidate] = []
+        owned: dict[EntryOwner, dict[str, int]] = {}
+        for key, held in entries.items():
+            if key in pinned:
+                continue
+            if held.owner is None:
+                found.append(Candidate(key, held.kv.nbytes, held.kv.seconds, now - held.used_at))
+            else:
+                owned.setdefault(held.owner, {})[key] = held.kv.nbytes
+        for owner, sizes in owned.items():
+            found += owner.candidates(sizes)
+        return found
+
+    def _is_expired(self, held: _Held, now: float) -> bool:
+        return held.owner is None and self.ttl_s is not None and now - held.used_at > self.ttl_s
 
     def _evict(self, entries: dict[str, _Held], chosen: Sequence[Candidate], reason: EvictionReason) -> None:
         for candidate in chosen:

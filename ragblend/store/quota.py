@@ -18,22 +18,27 @@ class DiskQuota:
     It looks at the disk when it is first asked and after ``forget_measure``; in between it is told of every file
     that comes and goes. That is exact as long as nobody else writes, which the library's writer lock sees to.
 
-    own: the namespace's folders. root: the library's folder. shared: the folders of all namespaces.
+    root: the library's folder. shared: the folders of all namespaces. The namespace's own are included one by one.
     """
 
-    def __init__(self, limits: DiskLimits, root: Path, own: tuple[Path, ...], shared: tuple[Path, ...]) -> None:
+    def __init__(self, limits: DiskLimits, root: Path, shared: tuple[Path, ...]) -> None:
         self.limits = limits
         self.root = root
-        self._own_folders = own
+        self.folders: tuple[Path, ...] = ()
         self._shared_folders = shared
         self._own: int | None = None
         self._others = 0
+
+    def include(self, *folders: Path) -> None:
+        """Count these folders as the namespace's own, too."""
+        self.folders += folders
+        self.forget_measure()
 
     @property
     def own(self) -> int:
         """Bytes of the namespace's files."""
         if self._own is None:
-            self._own = bytes_below(self._own_folders)
+            self._own = bytes_below(self.folders)
             if self.limits.total_budget is not None:
                 self._others = bytes_below(self._shared_folders) - self._own
         return self._own

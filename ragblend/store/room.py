@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragblend.config import DiskLimits
 from ragblend.errors import StoreFullError
-from ragblend.store.eviction import Candidate, victims
+from ragblend.store.eviction import victims
 from ragblend.store.quota import DiskQuota
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class DiskRoom:
-    """Keeps one disk store within ``limits``: what nobody can use goes first, then what is worth least.
+    """Keeps the disk stores of one namespace within ``limits``: what nobody can use goes first, then what is worth
+    least, whichever store has it.
 
     Entries with open readers are left alone. clock: seconds since the epoch, as files' times are.
     """
@@ -26,16 +27,18 @@ class DiskRoom:
     def __init__(self, store: DiskStore, limits: DiskLimits, clock: Callable[[], float] = time.time) -> None:
         self.limits = limits
         self.clock = clock
-        self.quota = DiskQuota(
-            limits,
-            root=store.root,
-            own=(store.folder, store.quarantine),
-            shared=(store.folder.parent, store.quarantine.parent),
-        )
-        self._store = store
+        self.quota = DiskQuota(limits, store.root, (store.folder.parent, store.quarantine.parent))
+        self._stores: list[DiskStore] = []
+        self._catalogue = store.catalogue
         self._expired_gone = False
         self._version = -1
         self._writing = store.catalogue.files_lock  # shared by the stores of one folder, as the total budget is
+        self.admit(store)
+
+    def admit(self, store: DiskStore) -> None:
+        """Another store of the namespace."""
+        self._stores.append(store)
+        self.quota.include(store.folder, store.quarantine)
 
     def look_again(self) -> None:
         """Measure the disk anew and drop what has expired before the next entry is written."""
@@ -48,7 +51,7 @@ class DiskRoom:
         The disk is looked at again only if somebody else has written to it.
         """
         if self.limits.any:
-            [(version,)] = self._store.catalogue.rows("PRAGMA data_version")
+            [(version,)] = self._catalogue.rows("PRAGMA data_version")
             if interrupted or version != self._version:
                 self.look_again()
             self._version = version
@@ -77,14 +80,10 @@ class DiskRoom:
         """Bytes that can be written without evicting anything; infinity where there are no limits."""
         return self.quota.free() if self.limits.any else math.inf
 
-    def is_expired(self, used_at: float) -> bool:
-        return self.limits.ttl_s is not None and self.clock() - used_at > self.limits.ttl_s
-
     def drop_expired(self) -> None:
         """Evict the entries that nobody has used for their time to live."""
-        if self.limits.ttl_s is not None:
-            expired = [entry.key for entry in self._candidates() if entry.idle_s > self.limits.ttl_s]
-            self._store.evict(expired, "expired")
+        for store in self._stores:
+            store.evict(store.expired(), "expired")
         self._expired_gone = True
 
     def _make_room(self, nbytes: int) -> None:
@@ -92,32 +91,25 @@ class DiskRoom:
             self.drop_expired()
         if self.quota.to_free(nbytes) > 0:
             self.quota.forget_measure()  # files that were damaged or removed may take less than they did
-            for path in self._store.dead_files():
-                self._store.remove_file(path)
+            for store in self._stores:
+                for path in store.dead_files():
+                    store.remove_file(path)
         wanted = self.quota.to_free(nbytes)
         if wanted > 0:
-            candidates = self._candidates()
-            if sum(candidate.nbytes for candidate in candidates) < self.quota.excess(nbytes):
+            homes = {candidate: store for store in self._stores for candidate in store.candidates()}
+            if sum(candidate.nbytes for candidate in homes) < self.quota.excess(nbytes):
                 raise self._full(nbytes)
-            self._store.evict([victim.key for victim in victims(candidates, wanted)], "budget")
+            chosen = victims(homes, wanted)
+            for store in self._stores:
+                store.evict([victim.key for victim in chosen if homes[victim] is store], "budget")
         if self.quota.excess(nbytes) > 0:
             raise self._full(nbytes)
-
-    def _candidates(self) -> list[Candidate]:
-        """Every entry without an open reader. One whose file is gone is used by nobody any more."""
-        now, pinned = self.clock(), self._store.pins()
-        found = []
-        for entry in self._store.entries():
-            if entry.key not in pinned:
-                used_at, nbytes = self._store.last_use(entry.key)
-                found.append(Candidate(entry.key, nbytes, entry.seconds, max(0.0, now - used_at)))
-        return found
 
     def _full(self, nbytes: int) -> StoreFullError:
         limits = [f"{used:,} of {budget:,} bytes used" for used, budget in self.quota.budgets()]
         if self.limits.free_space_floor:
             limits.append(f"{self.limits.free_space_floor:,} bytes to be kept free")
         return StoreFullError(
-            f"{self._store.root}: no room for {nbytes:,} bytes of chunk KV ({', '.join(limits)}): "
+            f"{self.quota.root}: no room for {nbytes:,} bytes of chunk KV ({', '.join(limits)}): "
             "raise the disk budget, or free some space"
         )

@@ -48,7 +48,7 @@ def per_token(times: Sequence[float]) -> float:
 def ours(engine: Engine, ids: Sequence[int], tokens: int) -> float:
     settings = GenerationSettings(max_tokens=tokens)
     prompt = Prompt((Segment("suffix", tuple(ids)),))
-    stream: Iterator[Any] = engine.stream(prompt, generation=settings, blend=BlendSettings("full", 1.0), cache="off")
+    stream: Iterator[Any] = engine.stream(prompt, generation=settings, blend=BlendSettings("full", 1.0), prefixes="off")
     return per_token([time.perf_counter() for _ in stream])
 
 

@@ -61,7 +61,7 @@ def run(engine: Engine, prompt: Prompt, policy: str, store: MemoryStore, cache: 
             prefix=request,
         )
         if request is not None:
-            request.keep(blended.canvas.take, prompt.token_ids, blended.approximate, blended.computed_between)
+            request.keep(blended.canvas.take, prompt.token_ids, blended.approximate, blended.computed_between, 0)
         return blended
     finally:
         if request is not None:
@@ -81,7 +81,11 @@ def main() -> None:
             store.put(chunk.key or "", kv)
         caches = {
             way: PrefixCache(
-                f"{number} {way}", engine.identity.digest(), PrefixSettings(approximate=mode), engine.caches.clock
+                f"{number} {way}",
+                engine.identity.digest(),
+                PrefixSettings(approximate=mode),
+                engine.caches.clock,
+                MemoryStore(1 << 30),
             )
             for way, mode in WAYS.items()
         }

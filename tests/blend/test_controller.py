@@ -141,7 +141,7 @@ class TestEngine:
     def test_the_answer_says_which_ratio_was_used(self, tiny_engine, prompt):
         store = filled(MemoryStore(1 << 30), tiny_engine)
         blend = BlendSettings(ratio="auto", ratio_floor=1.0)
-        answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, cache="off")
+        answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, prefixes="off")
         assert (answer.ratio, answer.usage.recomputed_tokens) == (1.0, 200)
 
     def test_the_next_turn_finds_what_an_automatic_ratio_left(self, tiny_engine, prompt, store, monkeypatch):
@@ -149,12 +149,12 @@ class TestEngine:
         monkeypatch.setitem(vars(tiny_engine), "_profile", Profile(10.0, 0.0))  # too dear for more than the floor
         cache = tiny_engine.caches.own("auto").prefixes
         blend = BlendSettings(ratio="auto", ratio_floor=0.2)
-        answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, cache=cache)
+        answer = tiny_engine.generate(prompt, store=store, blend=blend, generation=self.ONE, prefixes=cache)
         assert (answer.ratio, answer.prefix_tokens) == (0.2, 0)
         longer = replace(prompt, segments=(*prompt.segments, *tiny_engine.template.build([], "And why?").segments[-1:]))
 
         def found(settings: BlendSettings) -> int:
-            stream = tiny_engine.stream(longer, store=store, blend=settings, generation=self.ONE, cache=cache)
+            stream = tiny_engine.stream(longer, store=store, blend=settings, generation=self.ONE, prefixes=cache)
             return stream.complete().prefix_tokens
 
         assert found(replace(blend, ratio_floor=0.3)) <= len(tiny_engine.template.prefix_ids)

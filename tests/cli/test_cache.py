@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ragblend.config import GenerationSettings
 from ragblend.engine import Engine
 from ragblend.library.library import Library
@@ -11,6 +13,7 @@ from ragblend.prompt import Message
 from tests.cli.conftest import Run
 
 CANARY = "a cormorant called Wilhelmina"
+PLAIN_PRICES = ["--price-write-5m", 1, "--price-write-1h", 1, "--price-read", 1]
 
 
 def fill(library: Path, model: Path) -> None:
@@ -29,6 +32,10 @@ def test_stats_list_and_clear(run: Run, library: Path, model: Path) -> None:
     assert 0 < found.json["hit_rate"] < 1
     assert found.json["over_time"][0]["requests"] >= 2
     assert found.json["statistics"]["top"][0]["saved_tokens"] > 0
+    plain = run("cache", "stats", "--library", library, "--json", *PLAIN_PRICES)
+    assert plain.json["saved"] == pytest.approx(0.0)
+    stored = run("cache", "stats", "--library", library, "--json", *PLAIN_PRICES, "--price-storage-hour", 1e6)
+    assert stored.json["saved"] < 0
     kept = run("cache", "list", "--library", library, "--json")
     assert [cache["name"] for cache in kept.json["caches"]] == ["bird"]
     assert all(prefix["on_disk"] for prefix in kept.json["prefixes"])
@@ -42,5 +49,6 @@ def test_stats_list_and_clear(run: Run, library: Path, model: Path) -> None:
 
 def test_an_empty_cache_and_another_namespace(run: Run, library: Path, no_model: None) -> None:
     assert "nothing is kept" in run("cache", "list", "--library", library, "--namespace", "tenant").out
-    assert run("cache", "stats", "--library", library, "--price-input", "-1").status == 2
+    for price in ("input", "output", "write-5m", "write-1h", "read", "storage-hour"):
+        assert run("cache", "stats", "--library", library, f"--price-{price}", "-1").status == 2
     assert run("cache", "stats", "--library", library / "none").status == 2

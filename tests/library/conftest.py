@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ragblend.config import ChunkSettings
+from ragblend.config import ChunkSettings, PrefixSettings, StoreSettings
 from ragblend.engine import Engine
 from ragblend.library.library import Library
+from ragblend.store.files import SYSTEM_FILES, Files
 from tests import tiny
+from tests.clock import Clock
 
 CHUNK_TOKENS = 128
 
@@ -46,6 +49,11 @@ def tiny_engine(seed: int = 0, **options: str) -> Engine:
     """A random llama with one token a byte and room for 4,096 of them."""
     model = tiny.family("llama", seed, max_position_embeddings=4096, num_hidden_layers=2)
     return Engine.from_model(model, tiny.tokenizer(), name=f"tiny-{seed}", **options)
+
+
+def caching_model(seed: int = 0) -> PreTrainedModel:
+    """The model of ``start``."""
+    return tiny.family("llama", seed, max_position_embeddings=4096, num_hidden_layers=2)
 
 
 class WatchedEngine:
@@ -128,6 +136,47 @@ def open_library(tmp_path: Path, engine: Engine, embedder: WordEmbedder) -> Iter
         return opened[-1]
 
     yield open_it
+    for library in opened:
+        library.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(tmp_path: Path, clock: Clock, embedder: WordEmbedder) -> Iterator[Callable[..., Library]]:
+    """A new engine, as in a new process, on the test's library. settings: of its prefix cache."""
+    opened: list[Library] = []
+    usual = caching_model()
+
+    def start_it(
+        namespace: str = "default",
+        *,
+        engine: Engine | None = None,
+        model: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        store: StoreSettings | None = None,
+        chunk: ChunkSettings | None = None,
+        files: Files = SYSTEM_FILES,
+        **settings: object,
+    ) -> Library:
+        engine = engine or Engine.from_model(
+            model or usual,
+            tokenizer or tiny.tokenizer(),
+            prefix=PrefixSettings(**settings),
+            clock=clock,
+            preamble="",
+        )
+        folder = tmp_path / "test.rag"
+        library = Library.open(
+            folder, engine=engine, namespace=namespace, embedder=embedder, store=store, chunk=chunk, files=files
+        )
+        opened.append(library)
+        return library
+
+    yield start_it
     for library in opened:
         library.close()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from transformers import PreTrainedModel
 
 from ragblend.config import GenerationSettings, PrefixSettings
 from ragblend.engine import Engine
@@ -13,43 +16,11 @@ from ragblend.errors import CacheHandleError, ConfigError, StoreFullError
 from ragblend.library.library import Library
 from ragblend.prompt import CachePoint, Message
 from tests import tiny
-from tests.library.conftest import WordEmbedder
+from tests.library.conftest import caching_model
 
 SYSTEM = "You are the clerk of a garden shop. " * 12
 ONE = GenerationSettings(max_tokens=2)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def start(tmp_path: Path, clock: Clock) -> Callable[..., Library]:
-    """A new engine, as in a new process, on the test's library."""
-    opened: list[Library] = []
-    model = tiny.family("llama", 0, max_position_embeddings=4096, num_hidden_layers=2)
-
-    def start_it(namespace: str = "default", seed: int = 0, engine: Engine | None = None, **settings) -> Library:
-        made = model if seed == 0 else tiny.family("llama", seed, max_position_embeddings=4096, num_hidden_layers=2)
-        engine = engine or Engine.from_model(
-            made, tiny.tokenizer(), prefix=PrefixSettings(**settings), clock=clock, preamble=""
-        )
-        folder = tmp_path / "test.rag"
-        opened.append(Library.open(folder, engine=engine, namespace=namespace, embedder=WordEmbedder()))
-        return opened[-1]
-
-    yield start_it
-    for library in opened:
-        library.close()
+LONG = GenerationSettings(max_tokens=40)
 
 
 def ask(library: Library, question: str, *points: CachePoint, **options):
@@ -77,11 +48,43 @@ def test_a_restart_finds_what_was_kept(start):
     assert found.disk_bytes > 0
 
 
-def test_another_model_finds_nothing(start):
+def with_adapter(seed: int = 0) -> PreTrainedModel:
+    """The model of ``start`` with low-rank adapters in some of its layers."""
+    model = caching_model()
+    torch.manual_seed(seed)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    return inject_adapter_in_model(config, model).eval()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda: {"model": caching_model(seed=1)}, id="weights"),
+        pytest.param(lambda: {"model": caching_model().to(torch.bfloat16)}, id="dtype"),
+        pytest.param(lambda: {"model": with_adapter()}, id="adapter"),
+        pytest.param(lambda: {"tokenizer": tiny.tokenizer(tiny.CHAT_TEMPLATE + "{# another one #}")}, id="template"),
+        pytest.param(lambda: {"tokenizer": tiny.tokenizer(merges=[("z", "q")])}, id="tokenizer"),
+    ],
+)
+def test_another_model_template_or_tokenizer_finds_nothing(start, other):
+    """Not even for the same prompt, which has as many tokens in all of them."""
     library = start()
+    first = ask(library, "Which mower?")
+    library.close()
+    changed = start(**other())
+    answer = ask(changed, "Which mower?")
+    assert answer.usage.prompt_tokens == first.usage.prompt_tokens
+    assert answer.prefix_tokens == 0
+    changed.close()
+    assert ask(start(), "Which mower?").prefix_tokens > 0  # what the first one kept is still there
+
+
+def test_another_adapter_finds_nothing_of_the_first(start):
+    library = start(model=with_adapter())
     ask(library, "Which mower?")
     library.close()
-    assert ask(start(seed=1), "Which mower?").prefix_tokens == 0
+    assert ask(start(model=with_adapter(seed=1)), "Which mower?").prefix_tokens == 0
+    assert ask(start(model=with_adapter()), "Which mower?").prefix_tokens > 0
 
 
 def test_a_damaged_file_is_computed_again(start):
@@ -187,6 +190,17 @@ class TestCachePoints:
         assert CachePoint.of({"type": "ephemeral", "ttl": "1h"}) == CachePoint("1h")
 
 
+def test_what_is_past_its_time_is_gone_from_every_tier_although_nobody_asks(start, clock):
+    library = start(engine=Engine.from_model(caching_model(), tiny.tokenizer(), preamble=""))  # by the real clock
+    library.engine.caches.create([Message("system", (SYSTEM,))], name="clerk", ttl=2.0)
+    kept, files, names = library.store.root / "kv", "*/*/*", "SELECT count(*) FROM prefix_names"
+    deadline = time.monotonic() + 30
+    while list(kept.glob(files)) or library.catalogue.rows(names) != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert library.prefixes._tiers.memory.nbytes() == 0
+
+
 class TestNamedCaches:
     def test_a_request_goes_on_from_one(self, start):
         library = start(automatic=False)
@@ -289,6 +303,34 @@ class TestDocuments:
         library.remove([first.sources[0].document])
         assert all(prefix.tokens <= without(library) + 16 for prefix in library.engine.caches.prefixes())
 
+    def test_replacing_one_drops_what_was_built_on_it(self, start, docs):
+        library = start()
+        library.add(docs)
+        first = library.ask("How long is the warranty?", k=2, policy="prefix", generation=ONE)
+        assert library.ask("How long is the warranty?", k=2, policy="prefix", generation=ONE).prefix_tokens > 100
+        Path(first.sources[0].document).write_text("The warranty of the robot is gone, and so is the battery.\n")
+        library.add(docs)
+        assert all(prefix.tokens <= without(library) + 16 for prefix in library.engine.caches.prefixes())
+
+    def test_removing_one_while_it_is_asked_about_keeps_nothing_of_it(self, start, docs):
+        library = start()
+        library.add(docs)
+        stream = library.stream("How long is the warranty?", k=2, policy="prefix", generation=LONG)
+        next(stream)
+        library.remove([stream._prompt.chunks[0].source.document])
+        assert stream.complete().finish_reason != "cancelled"
+        assert all(prefix.tokens <= without(library) + 16 for prefix in library.engine.caches.prefixes())
+
+    def test_clearing_while_something_is_asked_leaves_nothing_behind_it(self, start):
+        library = start()
+        ask(library, "Which mower?")
+        messages = [Message("system", (SYSTEM,)), Message("user", ("Which trimmer?",))]
+        stream = library.chat(messages, generation=LONG)
+        next(stream)
+        library.engine.caches.clear()
+        assert stream.complete().usage.cache_creation_tokens == 0
+        assert library.engine.caches.prefixes() == ()
+
     def test_removing_another_one_changes_nothing(self, start, docs):
         library = start()
         library.add(docs)
@@ -296,6 +338,26 @@ class TestDocuments:
         others = [path for path in docs.iterdir() if str(path) != first.sources[0].document]
         library.remove(others)
         assert library.ask("warranty", k=1, policy="prefix", generation=ONE).prefix_tokens > 50
+
+
+def test_a_use_in_one_process_counts_in_the_other(start, clock):
+    first, second = start(automatic=False), start(automatic=False)
+    ask(first, "Which mower?", CachePoint("5m"))
+    first.prefixes.flush()
+    assert ask(second, "Which trimmer?", CachePoint("5m")).prefix_tokens > 0
+    second.prefixes.flush()
+    for _ in range(3):
+        clock.now += 200
+        ask(first, "Which mower?", CachePoint("5m"))
+        first.prefixes.flush()
+    assert ask(second, "Which hose?", CachePoint("5m")).prefix_tokens > 0
+
+
+def test_what_was_used_is_written_down_while_the_process_runs(start, clock):
+    library = start()
+    ask(library, "Which mower?")
+    library.prefixes._shelf.flush()  # only what was queued already
+    assert start().prefixes.statistics().total.requests == 1
 
 
 def test_a_second_process_finds_what_the_first_wrote_and_not_what_it_cleared(start):

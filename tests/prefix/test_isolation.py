@@ -5,19 +5,35 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import policy_named
-from ragblend.config import BlendSettings, GenerationSettings
+from ragblend.config import BlendSettings, GenerationSettings, PrefixSettings
 from ragblend.engine import Engine
+from ragblend.library.library import Library
 from ragblend.prefix.request import PrefixRequest
 from ragblend.prompt import Prompt, Segment
 from tests import tiny
 
 SHORT = GenerationSettings(max_tokens=1)
 EXACT = BlendSettings(policy="prefix")
+
+
+@pytest.fixture
+def open_library():
+    """Opens a namespace of the library in a folder."""
+    opened: list[Library] = []
+
+    def open_it(folder: Path, engine: Engine, namespace: str) -> Library:
+        opened.append(Library.open(folder / "test.rag", engine=engine, namespace=namespace))
+        return opened[-1]
+
+    yield open_it
+    for library in opened:
+        library.close()
 
 
 def plain(*ids: int) -> Prompt:
@@ -27,24 +43,32 @@ def plain(*ids: int) -> Prompt:
 def test_the_same_prompt_in_another_namespace_is_computed_whole(tiny_engine):
     own, other = (tiny_engine.caches.own(name).prefixes for name in ("isolated", "another"))
     prompt = plain(*tiny.random_ids(200, 77))
-    tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own)
-    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=other).usage.computed_tokens == 200
-    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own).usage.computed_tokens == 8
+    tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=own)
+    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=other).usage.computed_tokens == 200
+    assert tiny_engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=own).usage.computed_tokens == 8
     assert other.statistics().total.read_tokens == 0
 
 
 @pytest.mark.long
-def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt():
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt(tier, tmp_path, open_library):
     """A permutation test on medians; the control shows that the same test sees a hit in one's own namespace."""
-    engine = Engine.from_model(tiny.family("llama"), tiny.tokenizer())
-    own, other = (engine.caches.own(name).prefixes for name in ("own", "other"))
+    settings = PrefixSettings(memory_bytes=0 if tier == "disk" else 1 << 30)
+    engine = Engine.from_model(tiny.family("llama"), tiny.tokenizer(), prefix=settings)
+    if tier == "memory":
+        own, other = (engine.caches.own(name).prefixes for name in ("own", "other"))
+    else:
+        own, other = (open_library(tmp_path, engine, name).prefixes for name in ("own", "other"))
     known = [plain(*tiny.random_ids(400, 1000 + number)) for number in range(60)]
     unknown = [plain(*tiny.random_ids(400, 2000 + number)) for number in range(60)]
     mine = [plain(*tiny.random_ids(400, 3000 + number)) for number in range(60)]
     for prompt in known:
-        engine.generate(prompt, blend=EXACT, generation=SHORT, cache=other)
+        engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=other)
     for prompt in mine:
-        engine.generate(prompt, blend=EXACT, generation=SHORT, cache=own)
+        engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=own)
+
+    for cache in (own, other):
+        cache.flush()
 
     def seconds(prompt: Prompt) -> float:
         request = PrefixRequest(own, prompt, None, 0.0)

@@ -48,6 +48,18 @@ def test_what_is_cheap_to_compute_again_goes_first():
     assert victims([Candidate("dear", 100, 2.0, 30), cheap], 1)[0].key == "dear"  # used too long ago to be dear
 
 
+def test_of_one_prompt_the_tail_goes_first_and_what_is_to_be_kept_last():
+    head, tail = Candidate("head", 100, 0.0, 10, start=0), Candidate("tail", 100, 0.0, 10, start=64)
+    kept = Candidate("kept", 100, 0.0, 10_000, kept=True)
+    assert [c.key for c in victims([kept, head, tail], 300)] == ["tail", "head", "kept"]
+
+
+def test_what_weighs_less_goes_as_if_nobody_had_used_it_for_longer():
+    light, chunk = Candidate("light", 100, 0.0, 10, weight=1 / 8), Candidate("chunk", 100, 0.0, 79)
+    assert victims([chunk, light], 1) == [light]
+    assert victims([Candidate("chunk", 100, 0.0, 81), light], 1)[0].key == "chunk"
+
+
 def test_unknown_costs_count_as_average():
     known = [Candidate("cheap", 100, 1.0, 10), Candidate("dear", 100, 3.0, 10)]
     assert [c.key for c in victims([Candidate("unknown", 100, 0.0, 10), *known], 300)] == ["cheap", "unknown", "dear"]

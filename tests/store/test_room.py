@@ -15,6 +15,7 @@ from ragblend.errors import ConfigError, StoreError, StoreFullError
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.files import Files
+from tests.store.measuring import MeasuringFiles
 
 
 class Clock:
@@ -23,27 +24,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class MeasuringFiles(Files):
-    """Looks after every operation how many bytes lie below ``folder``, half-written files included."""
-
-    def __init__(self, *folders: Path) -> None:
-        self.folders = folders
-        self.most = 0
-
-    def look(self) -> None:
-        files = (path for folder in self.folders for path in folder.rglob("*") if path.is_file())
-        self.most = max(self.most, sum(path.stat().st_size for path in files))
-
-    def write(self, descriptor: int, data: memoryview) -> int:
-        written = super().write(descriptor, data[:1000])
-        self.look()
-        return written
-
-    def rename(self, source: Path, target: Path) -> None:
-        super().rename(source, target)
-        self.look()
 
 
 @pytest.fixture

@@ -21,16 +21,18 @@ INTRODUCTION = "Documents:\n\n"
 _NOT_TEXT = {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "thinking", "reasoning"}
 
 
-def messages_of(messages: Iterable[BaseMessage], documents: Any, system: str) -> list[Message]:
+def messages_of(messages: Iterable[BaseMessage], documents: Any, system: str | None) -> list[Message]:
     """What is sent to the library. documents: stand before the last user message's text.
 
     system: the engine's own, put first where documents are passed and no message is from the system: chunks
-    were prefilled behind it. Raises ConfigError for what is no text or no document.
+    were prefilled behind it. None where something else comes first. Raises ConfigError for what is no text or no
+    document.
     """
     converted = [_message(message) for message in messages]
     if documents is not None:
         converted = _with_documents(converted, passages_of(documents))
-    if any(_begins_with_documents(message) for message in converted) and all(m.role != "system" for m in converted):
+    without_system = all(message.role != "system" for message in converted)
+    if system is not None and without_system and any(map(_begins_with_documents, converted)):
         converted.insert(0, Message("system", (system,)))
     return converted
 

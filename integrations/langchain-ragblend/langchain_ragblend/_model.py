@@ -38,6 +38,8 @@ class RagBlendModel(BaseModel):
     learn: Learn | None = None
     """What is precomputed in the background for the next time; ``paragraphs`` unless an open library says otherwise."""
 
+    cached_content: str | None = None
+    """A named cache (``engine.caches.create``) that prompts go on from, by its name or id."""
     policy: str | None = None
     ratio: float | Literal["auto"] | None = None
     overflow: Literal["refuse", "drop"] | None = None
@@ -127,18 +129,20 @@ class RagBlendModel(BaseModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        names = ("model", "namespace", *_BLEND, *_GENERATION, "stop")
+        names = ("model", "namespace", "cached_content", *_BLEND, *_GENERATION, "stop")
         return {**{name: getattr(self, name) for name in names}, "library": self._kept_in}
 
     def _settings(self, kwargs: Mapping[str, Any], stop: Sequence[str] | None, grammar: str | None = None) -> Settings:
         """This call's settings. Raises ConfigError for a bad value or an argument that there is not."""
-        known = {*_GENERATION, *_BLEND, "timeout", "stream"}
+        names = (*_GENERATION, *_BLEND, "cached_content", "timeout")
+        known = {*names, "stream"}
         if unknown := sorted(set(kwargs) - known):
             raise ConfigError(f"unknown arguments: {', '.join(unknown)}; a call takes {', '.join(sorted(known))}")
-        given = {name: kwargs.get(name, getattr(self, name)) for name in (*_GENERATION, *_BLEND, "timeout")}
+        given = {name: kwargs.get(name, getattr(self, name)) for name in names}
         ends = tuple(self.stop or ()) if stop is None else tuple(stop)
         generation = GenerationSettings(**{name: given[name] for name in _GENERATION}, stop=ends, grammar=grammar)
-        return Settings({**{name: given[name] for name in _BLEND}, "generation": generation}, given["timeout"])
+        blend = {name: given[name] for name in _BLEND}
+        return Settings({**blend, "cache": given["cached_content"], "generation": generation}, given["timeout"])
 
 
 class Settings:
@@ -161,6 +165,8 @@ def metadata_of(answer: Answer) -> dict[str, Any]:
         "hits": answer.hits,
         "misses": answer.misses,
         "matched_tokens": answer.matched_tokens,
+        "prefix_tokens": answer.prefix_tokens,
+        "cache_points": [asdict(point) for point in answer.cache_points],
         "learning": answer.learning,
         "computed_tokens": answer.usage.computed_tokens,
         "recomputed_tokens": answer.usage.recomputed_tokens,

@@ -37,9 +37,9 @@ class ChatRagBlend(RagBlendModel, BaseChatModel):
     ``text-plain``; in a message's ``additional_kwargs["documents"]``; or as the artifact of a tool message. In
     stuffed text, paragraphs that were seen before are found, in whatever order.
 
-    A call also takes max_tokens, temperature, top_p, top_k, repetition_penalty, seed, policy, ratio, overflow and
-    timeout. ``usage_metadata`` counts reused tokens as ``cache_read``; ``response_metadata`` has timings, hits,
-    misses and sources.
+    A call also takes max_tokens, temperature, top_p, top_k, repetition_penalty, seed, policy, ratio, overflow,
+    cached_content and timeout. ``usage_metadata`` counts reused tokens as ``cache_read``; ``response_metadata`` has
+    timings, hits, misses, sources and what became of cache points.
 
     Raises ragblend's errors: ConfigError, ContextOverflowError, ModelError, LibraryError, ...
     """
@@ -172,7 +172,8 @@ class ChatRagBlend(RagBlendModel, BaseChatModel):
         grammar = tool_call_grammar(forced, self._engine.tokenizer) if forced else None
         settings = self._settings(kwargs, stop, grammar)
         shown = None if tool_choice == "none" else tools
-        conversation = messages_of(messages, documents, self._engine.template.system)
+        system = None if settings.arguments["cache"] else self._engine.template.system
+        conversation = messages_of(messages, documents, system)
         stream = self._library.chat(conversation, tools=shown, **settings.arguments)
         return _Asked(stream, settings, reads_calls=bool(shown), forced=bool(forced))
 

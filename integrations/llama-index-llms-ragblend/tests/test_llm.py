@@ -7,14 +7,21 @@ import json
 from typing import Any
 
 import pytest
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import CacheControl, CachePoint, ChatMessage, MessageRole, TextBlock
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.prompts import PromptTemplate
 from watching import Watcher
 
 from llama_index.llms.ragblend import RagBlend
-from ragblend import Engine, Library
-from ragblend.errors import ConfigError, ContextOverflowError, LibraryMismatchError, PathNotFoundError, StoreError
+from ragblend import Engine, Library, Message
+from ragblend.errors import (
+    CacheHandleError,
+    ConfigError,
+    ContextOverflowError,
+    LibraryMismatchError,
+    PathNotFoundError,
+    StoreError,
+)
 
 HELLO = [ChatMessage(role="system", content="Be kind."), ChatMessage(role="user", content="Hello, who are you?")]
 
@@ -114,11 +121,38 @@ def test_raw_tells_usage_reuse_and_timings(llm):
     usage = raw["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert usage["prompt_tokens"] == usage["cached_tokens"] - usage["recomputed_tokens"] + usage["computed_tokens"]
+    reused = usage["cached_tokens"] - usage["recomputed_tokens"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == reused
     assert raw["hits"] == raw["misses"] == raw["matched_tokens"] == 0
     assert 0 < raw["timings"]["ttft_s"] <= raw["timings"]["total_s"]
     assert raw["model"] == "tiny-0"
     assert raw["finish_reason"] in ("stop", "length")
     assert json.loads(json.dumps(raw)) == raw
+
+
+class TestCaching:
+    LONG = "You are the clerk of a garden shop. " * 8
+
+    def test_a_named_cache_goes_before_the_messages(self, llm):
+        llm.engine.caches.create([Message("system", (self.LONG,))], name="clerk")
+        raw = llm.chat(HELLO, cached_content="clerk").raw
+        assert raw["prefix_tokens"] > 200
+        assert [point["kept"] for point in raw["cache_points"]] == [True]
+        llm.cached_content = "clerk"
+        assert llm.complete("Hello").raw["prefix_tokens"] > 200
+        with pytest.raises(CacheHandleError, match="no cache 'unknown'"):
+            llm.chat(HELLO, cached_content="unknown")
+
+    def test_a_cache_point_behind_too_little_is_not_kept_and_raw_says_so(self, llm):
+        point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+        [said] = llm.chat([ChatMessage(blocks=[TextBlock(text="Hello"), point])]).raw["cache_points"]
+        assert not said["kept"]
+        assert "fewer than the minimum" in said["reason"]
+
+    def test_five_cache_points_are_refused(self, llm):
+        point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+        with pytest.raises(ConfigError, match="at most 4 cache points, got 5"):
+            llm.chat([ChatMessage(blocks=[TextBlock(text="Hello"), point] * 5)])
 
 
 def test_only_the_last_response_of_a_stream_has_raw(llm):

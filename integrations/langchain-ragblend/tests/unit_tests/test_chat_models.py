@@ -14,8 +14,15 @@ from langchain_core.runnables import ConfigurableField
 
 import tiny
 from langchain_ragblend import ChatRagBlend
-from ragblend import Engine, Library, ReuseSettings
-from ragblend.errors import ConfigError, ContextOverflowError, LibraryMismatchError, PathNotFoundError, RagblendError
+from ragblend import Engine, Library, Message, ReuseSettings
+from ragblend.errors import (
+    CacheHandleError,
+    ConfigError,
+    ContextOverflowError,
+    LibraryMismatchError,
+    PathNotFoundError,
+    RagblendError,
+)
 from ragblend.models.canvas import Canvas
 
 from ..conftest import tiny_engine, tiny_model
@@ -329,7 +336,14 @@ class TestCacheControl:
         created, read = (usage["input_token_details"] for usage in (first, second))
         assert created["cache_creation"] > 200
         assert read["cache_read"] > 200
-        assert llm.library.prefixes.prefixes()[-1].ttl_s == 3600
+        head = min(llm.library.prefixes.prefixes(), key=lambda prefix: prefix.tokens)
+        assert head.ttl_s == 3600
+
+    def test_one_behind_too_little_is_not_kept_and_the_answer_says_so(self, llm):
+        block = {"type": "text", "text": "Hello.", "cache_control": {"type": "ephemeral"}}
+        [point] = llm.invoke([HumanMessage([block])]).response_metadata["cache_points"]
+        assert not point["kept"]
+        assert "fewer than the minimum" in point["reason"]
 
     def test_a_bad_one_is_refused(self, llm):
         block = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral", "ttl": "2h"}}
@@ -340,3 +354,22 @@ class TestCacheControl:
         block = {"type": "text", "text": "Hello. ", "cache_control": {"type": "ephemeral"}}
         with pytest.raises(ConfigError, match="at most 4 cache points"):
             llm.invoke([HumanMessage([block] * 5)])
+
+
+class TestCachedContent:
+    LONG = "You are the clerk of a garden shop. " * 8
+
+    @pytest.mark.parametrize("call", [True, False], ids=["of a call", "of the model"])
+    def test_goes_before_the_messages(self, llm, call):
+        llm.engine.caches.create([Message("system", (self.LONG,))], name="clerk")
+        if not call:
+            llm.cached_content = "clerk"
+        documents = [Document("The red mower costs ninety francs and is sold in May.")]
+        answer = llm.invoke("Who?", documents=documents, **({"cached_content": "clerk"} if call else {}))
+        assert answer.usage_metadata["input_token_details"]["cache_read"] > 200
+        assert [point["kept"] for point in answer.response_metadata["cache_points"]] == [True]
+        assert answer.response_metadata["prefix_tokens"] > 200
+
+    def test_that_is_not_there_is_refused(self, llm):
+        with pytest.raises(CacheHandleError, match="no cache 'unknown'"):
+            llm.invoke("Who?", cached_content="unknown")

@@ -76,7 +76,7 @@ class Ragblend:
                 answer.append(token)
             total = time.perf_counter() - began
             held = (*prompt.token_ids, *answer)[: blended.canvas.get_seq_length()]
-            prefix.keep(blended.canvas.take, held, blended.approximate, blended.computed_between)
+            prefix.keep(blended.canvas.take, held, blended.approximate, blended.computed_between, len(answer))
         finally:
             prefix.close()
         blended.canvas.set_length(blended.prompt_tokens)

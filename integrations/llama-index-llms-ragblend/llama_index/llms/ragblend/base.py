@@ -38,6 +38,7 @@ from ragblend.errors import ConfigError
 
 _GENERATION = ("max_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop", "grammar")
 _BLENDING = ("policy", "ratio", "overflow")
+_SETTINGS = (*_GENERATION, *_BLENDING, "cached_content")
 
 
 class RagBlend(FunctionCallingLLM):
@@ -54,6 +55,7 @@ class RagBlend(FunctionCallingLLM):
     learn: what is precomputed in the background for the next question: ``paragraphs`` of the prompt
         (the default), ``passages`` given as documents, or nothing (``off``).
     policy, ratio, overflow: how KV is blended (None: the engine's own setting).
+    cached_content: a named cache (``engine.caches.create``) that prompts go on from, by its name or id.
 
     ``close`` it, or use it in ``with``: that stops background work and removes a temporary library.
 
@@ -73,6 +75,7 @@ class RagBlend(FunctionCallingLLM):
         default=None, description="Share of the reused tokens that is recomputed; auto: what loading gives time for."
     )
     overflow: Literal["refuse", "drop"] | None = Field(default=None, description="What a too long prompt does.")
+    cached_content: str | None = Field(default=None, description="A named cache that prompts go on from.")
 
     _library: Library = PrivateAttr()
     _opened_here: bool = PrivateAttr()
@@ -87,7 +90,7 @@ class RagBlend(FunctionCallingLLM):
         **settings: Any,
     ) -> None:
         if unknown := sorted(set(settings) - set(type(self).model_fields)):
-            raise ConfigError(f"unknown setting: {', '.join(unknown)}; there are {', '.join(_GENERATION + _BLENDING)}")
+            raise ConfigError(f"unknown setting: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}")
         _generation({name: settings[name] for name in _GENERATION if name in settings})
         BlendSettings(**{name: settings[name] for name in _BLENDING if settings.get(name) is not None})
         super().__init__(**settings)
@@ -219,11 +222,12 @@ class RagBlend(FunctionCallingLLM):
 
     def _request(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of ``Library.chat`` and ``complete``: this LLM's settings, with those of the call on top."""
-        if unknown := sorted(set(kwargs) - {*_GENERATION, *_BLENDING, "tools"}):
-            raise ConfigError(f"unknown argument: {', '.join(unknown)}; there are {', '.join(_GENERATION + _BLENDING)}")
-        settings = {name: kwargs.get(name, getattr(self, name)) for name in (*_GENERATION, *_BLENDING)}
+        if unknown := sorted(set(kwargs) - {*_SETTINGS, "tools"}):
+            raise ConfigError(f"unknown argument: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}")
+        settings = {name: kwargs.get(name, getattr(self, name)) for name in _SETTINGS}
         generation = _generation({name: settings[name] for name in _GENERATION})
-        return {"generation": generation, **{name: settings[name] for name in _BLENDING}}
+        blending = {name: settings[name] for name in _BLENDING}
+        return {"generation": generation, "cache": settings["cached_content"], **blending}
 
     def _prepare_chat_with_tools(
         self,

@@ -16,17 +16,18 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 
-from ragblend import Answer, ToolCall, ToolCallReader
+from ragblend import Answer, ToolCall, ToolCallReader, openai_usage
 
 
 def raw_answer(answer: Answer) -> dict[str, Any]:
     """What ``response.raw`` holds: ``usage`` as the token counter reads it, what was reused, and timings in seconds."""
-    usage = asdict(answer.usage)
     return {
-        "usage": {**usage, "total_tokens": answer.usage.prompt_tokens + answer.usage.completion_tokens},
+        "usage": {**asdict(answer.usage), **openai_usage(answer.usage)},
         "hits": answer.hits,
         "misses": answer.misses,
         "matched_tokens": answer.matched_tokens,
+        "prefix_tokens": answer.prefix_tokens,
+        "cache_points": [asdict(point) for point in answer.cache_points],
         "learning": answer.learning,
         "timings": asdict(answer.timings),
         "policy": answer.policy,
