@@ -26,7 +26,7 @@ _KIND = "float16"
 class VectorIndex:
     """Search by inner product among all vectors, each under its chunk's id; a chunk may have several.
 
-    Vectors are kept in float16: half the memory, half the time, and scores right to the fifth decimal.
+    Vectors are kept in float16: half the memory, half the time, and scores right to 0.0002.
     """
 
     def __init__(self, dimensions: int) -> None:

@@ -54,7 +54,7 @@ def test_the_order_of_a_search_is_llama_indexs_own(store, nodes, embed_model):
     own.add(nodes)
     ours, theirs = store.query(query(embed_model, 6)), own.query(query(embed_model, 6))
     assert ours.ids == theirs.ids
-    assert ours.similarities == pytest.approx(theirs.similarities, abs=1e-5)
+    assert ours.similarities == pytest.approx(theirs.similarities, abs=2e-4)  # kept in float16
     assert [node.node_id for node in ours.nodes] == ours.ids
 
 
@@ -67,7 +67,7 @@ def test_mmr_is_llama_indexs_own(store, nodes, embed_model):
     ours = store.query(asked, mmr_threshold=0.4, mmr_prefetch_k=12)
     theirs = own.query(asked, mmr_threshold=0.4)
     assert [id.removesuffix("-twin") for id in ours.ids] == [id.removesuffix("-twin") for id in theirs.ids]
-    assert ours.similarities == pytest.approx(theirs.similarities, abs=1e-5)
+    assert ours.similarities == pytest.approx(theirs.similarities, abs=2e-4)  # kept in float16
     assert ours.ids != store.query(query(embed_model, 4)).ids
 
 
