@@ -10,9 +10,11 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ragblend.config import DiskLimits, GenerationSettings, StoreSettings
-from ragblend.errors import ConfigError
+from ragblend.errors import ConfigError, RagblendError
 from ragblend.library.library import Library
 from ragblend.library.storage import open_store
+from ragblend.library.texts import GivenVectors, TextDocument
+from ragblend.prompt import Message
 from ragblend.store.base import StoreEvents
 from ragblend.store.files import SYSTEM_FILES
 from ragblend.store.metrics import StoreMetrics, namespace_label
@@ -284,3 +286,29 @@ class TestMetricsAndLogs:
         for text in (str([record.__dict__ for record in told]), caplog.text, generate_latest(registry).decode()):
             assert CANARY not in text
             assert "5b5b" not in text
+
+    def test_nor_do_errors(self, open_library, docs, tmp_path):
+        (docs / "robot.md").write_text(f"# {CANARY}\n\nThe {CANARY} of the robot is {CANARY}.\n")
+        library = open_library()
+        library.add([docs])
+        given = open_library(tmp_path / "given.rag")
+        given.texts.add([TextDocument("a", CANARY, embedding=[1.0, 0.0])])
+
+        def damage() -> None:
+            with library.catalogue.transaction() as connection:
+                connection.execute("UPDATE chunks SET checksum = 'none'")
+            library.search(CANARY)
+
+        for use in (
+            lambda: library.ask(f"{CANARY} " * 1000, k=1, generation=SHORT),
+            lambda: library.chat([Message("user", (f"{CANARY} " * 1000,))], generation=SHORT).complete(),
+            lambda: library.texts.add([TextDocument("a", f"{CANARY} " * 1000)]),
+            lambda: library.texts.add([TextDocument("a", CANARY, {"written": object()})]),
+            lambda: given.embed(CANARY),
+            lambda: GivenVectors(2).embed_question(CANARY),
+            lambda: library.engine.caches.create([Message("user", (CANARY,))], name="short"),
+            damage,
+        ):
+            with pytest.raises(RagblendError) as raised:
+                use()
+            assert CANARY not in str(raised.value)
