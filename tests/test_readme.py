@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from ragblend import Engine, MemoryStore, Segment
+from ragblend import Engine, Library, MemoryStore, Segment
 from ragblend.blend.blender import blend
 from ragblend.blend.policies import PLUGIN_GROUP
 from ragblend.cli.app import app
@@ -47,6 +47,17 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert "warranty.md" in finished.stdout
     assert "Usage(prompt_tokens=" in finished.stdout
     assert "Timings(retrieve_s=" in finished.stdout
+
+
+def test_the_python_of_the_page_on_caching_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny.family("llama", max_position_embeddings=4096, num_hidden_layers=2)
+    engine = Engine.from_model(model, tiny.tokenizer())
+    (script,) = blocks(ROOT / "docs" / "caching.md", "python")
+    with Library.open(tmp_path / "docs.rag", engine=engine) as library:
+        exec(script, {"library": library, "engine": engine})
+    printed = capsys.readouterr().out
+    assert "kept=True" in printed
+    assert "cache_read_input_tokens" in printed
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)

@@ -54,14 +54,15 @@ def test_the_same_prompt_in_another_namespace_is_computed_whole(tiny_engine):
 def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt(tier, tmp_path, open_library):
     """A permutation test on medians; the control shows that the same test sees a hit in one's own namespace."""
     settings = PrefixSettings(memory_bytes=0 if tier == "disk" else 1 << 30)
-    engine = Engine.from_model(tiny.family("llama"), tiny.tokenizer(), prefix=settings)
+    model = tiny.family("llama", max_position_embeddings=2048)
+    engine = Engine.from_model(model, tiny.tokenizer(), prefix=settings)
     if tier == "memory":
         own, other = (engine.caches.own(name).prefixes for name in ("own", "other"))
     else:
         own, other = (open_library(tmp_path, engine, name).prefixes for name in ("own", "other"))
-    known = [plain(*tiny.random_ids(400, 1000 + number)) for number in range(60)]
-    unknown = [plain(*tiny.random_ids(400, 2000 + number)) for number in range(60)]
-    mine = [plain(*tiny.random_ids(400, 3000 + number)) for number in range(60)]
+    known = [plain(*tiny.random_ids(1600, 1000 + number)) for number in range(40)]
+    unknown = [plain(*tiny.random_ids(1600, 2000 + number)) for number in range(40)]
+    mine = [plain(*tiny.random_ids(1600, 3000 + number)) for number in range(40)]
     for prompt in known:
         engine.generate(prompt, blend=EXACT, generation=SHORT, prefixes=other)
     for prompt in mine:
