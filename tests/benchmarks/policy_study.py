@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question],
     prompts = PassagePrompts(engine, QUESTION, 1024, ANSWER_TOKENS)
     questions = [prompts.question(example) for example in read_examples(Path(data), 4 * limit)]
     chunks = dict.fromkeys(chunk.token_ids for question in questions for chunk in question.prompt.chunks)
+    documents = tuple((chunk,) for chunk in chunks)
     fitting = [each for each in questions if len(each.prompt) + each.room <= engine.context_length]
-    return fitting[:limit], Collection(engine, tuple(chunks))
+    return fitting[:limit], Collection(engine, documents)
 
 
 def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
@@ -65,13 +67,17 @@ def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
     with tempfile.TemporaryDirectory() as folder, Library.open(folder, engine=engine) as library:
         library.add([handbook_folder()])
         everything = library.search(asked[0]["question"], 10_000)
+        everything.sort(key=lambda hit: (hit.source.document, hit.source.chunk))
+        documents = [
+            [hit.segment.token_ids for hit in of] for _, of in groupby(everything, lambda h: h.source.document)
+        ]
         questions = []
         for line in asked:
             found = [hit.segment for hit in library.search(line["question"], 6)]
             example = Example(line["id"], line["question"], tuple(line["answers"]), ())
             gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
             questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))
-    return questions, Collection(engine, tuple(dict.fromkeys(hit.segment.token_ids for hit in everything)))
+    return questions, Collection(engine, tuple(map(tuple, documents)))
 
 
 def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str, Measurement]]:

@@ -18,11 +18,14 @@ from torch import Tensor
 from ragblend.bench.passages import Question
 from ragblend.bench.stores import UNBOUNDED
 from ragblend.blend.anchor import Anchor
+from ragblend.blend.blender import blend
+from ragblend.blend.policies import policy_named
 from ragblend.blend.prefill import prefill_chunks
 from ragblend.engine import Engine
 from ragblend.kernels.layout import LayerKV
 from ragblend.library.embedding import SentenceEmbedder
 from ragblend.models.rows import RowRun
+from ragblend.prompt import Prompt, Segment
 from ragblend.store.base import ChunkKV
 from ragblend.store.memory import MemoryStore
 
@@ -37,17 +40,32 @@ WAYS = (
     "own text",
     "own text, three times",
     "similar chunks",
+    "similar chunks, placed",
+    "six similar chunks, placed",
     "preamble, similar chunks",
+    "preamble, the chunk before",
+    "preamble, three chunks before",
+    "preamble, eight chunks before",
+    "three chunks before",
+    "three chunks before, or preamble",
+    "preamble, section of four",
+    "preamble, section of eight",
+    "section of eight, or preamble",
     "mean of preamble and own text",
 )
+_PLACED = {"similar chunks, placed": 3, "six similar chunks, placed": 6}
 
 
 @dataclass(frozen=True)
 class Collection:
-    """The chunks that questions are asked about, all of them."""
+    """The chunks that questions are asked about, all of them. documents: each document's chunks in order."""
 
     engine: Engine
-    chunks: tuple[Ids, ...]
+    documents: tuple[tuple[Ids, ...], ...]
+
+    @cached_property
+    def chunks(self) -> tuple[Ids, ...]:
+        return tuple(dict.fromkeys(chunk for document in self.documents for chunk in document))
 
     @cached_property
     def _similarity(self) -> np.ndarray:
@@ -63,6 +81,17 @@ class Collection:
         order = np.argsort(-self._similarity[self._index[chunk]])
         return [self.chunks[index] for index in order if self.chunks[index] != chunk][:count][::-1]
 
+    def before(self, chunk: Ids, count: int) -> list[Ids]:
+        """The chunks before it in its document."""
+        document = next(document for document in self.documents if chunk in document)
+        at = document.index(chunk)
+        return list(document[max(0, at - count) : at]) if count else []
+
+    def section(self, chunk: Ids, size: int) -> list[Ids]:
+        """The chunks before it in its document, as far as they are of the same ``size`` chunks."""
+        document = next(document for document in self.documents if chunk in document)
+        return self.before(chunk, document.index(chunk) % size)
+
     def others(self, chunk: Ids, tokens: int) -> Ids:
         """``tokens`` tokens of other chunks, the same ones for all but those themselves."""
         shuffled = random.Random(0).sample(self.chunks, len(self.chunks))
@@ -74,10 +103,11 @@ class Prefills:
     """Stores of a question's chunks, prefilled in one of ``WAYS``; each chunk once a way."""
 
     def __init__(self, collection: Collection) -> None:
-        self._engine = collection.engine
+        self._engine, self._collection = collection.engine, collection
         opening = self._engine.template.prefix_ids
         preamble = self._engine.anchor_ids[len(opening) :]
         own, nearest = collection.others, collection.nearest
+        before, section = collection.before, collection.section
         self._contexts: dict[str, Callable[[Ids], Sequence[Ids]]] = {
             "preamble": lambda _: [preamble],
             "opening": lambda _: [()],
@@ -86,9 +116,18 @@ class Prefills:
             "own text, three times": lambda chunk: [own(chunk, 3 * OWN_TOKENS)],
             "similar chunks": lambda chunk: [_joined(nearest(chunk, 3))],
             "preamble, similar chunks": lambda chunk: [preamble + _joined(nearest(chunk, 3))],
+            "preamble, the chunk before": lambda chunk: [preamble + _joined(before(chunk, 1))],
+            "preamble, three chunks before": lambda chunk: [preamble + _joined(before(chunk, 3))],
+            "preamble, eight chunks before": lambda chunk: [preamble + _joined(before(chunk, 8))],
+            "three chunks before": lambda chunk: [_joined(before(chunk, 3))],
+            "three chunks before, or preamble": lambda chunk: [_joined(before(chunk, 3)) or preamble],
+            "preamble, section of four": lambda chunk: [preamble + _joined(section(chunk, 4))],
+            "preamble, section of eight": lambda chunk: [preamble + _joined(section(chunk, 8))],
+            "section of eight, or preamble": lambda chunk: [_joined(section(chunk, 8)) or preamble],
             "mean of preamble and own text": lambda chunk: [preamble, own(chunk, OWN_TOKENS)],
         }
         self._known: dict[tuple[str, Ids], ChunkKV] = {}
+        self._anchors: dict[Ids, Anchor] = {}
 
     def store(self, question: Question, way: str) -> MemoryStore:
         store = MemoryStore(budget_bytes=UNBOUNDED)
@@ -97,7 +136,9 @@ class Prefills:
         return store
 
     def kv(self, chunk: Ids, way: str) -> ChunkKV:
-        if (way, chunk) not in self._known:
+        if (way, chunk) not in self._known and way in _PLACED:
+            self._known[way, chunk] = self._behind_placed(chunk, _PLACED[way])
+        elif (way, chunk) not in self._known:
             opening = self._engine.template.prefix_ids[: 1 if way == "first token" else None]
             kvs = [self._behind(chunk, (*opening, *context)) for context in self._contexts[way](chunk)]
             self._known[way, chunk] = kvs[0] if len(kvs) == 1 else _mean(kvs)
@@ -112,6 +153,19 @@ class Prefills:
             for layer in upper
         ]
         return torch.stack(distances).sum(dim=0)
+
+    def _behind_placed(self, chunk: Ids, count: int) -> ChunkKV:
+        """Behind similar chunks whose KV, that behind the preamble, is placed and not computed again."""
+        engine, store = self._engine, MemoryStore(budget_bytes=UNBOUNDED)
+        segments = [Segment("prefix", engine.template.prefix_ids)]
+        for number, similar in enumerate(self._collection.nearest(chunk, count)):
+            store.put(str(number), self.kv(similar, "preamble"))
+            segments.append(Segment("chunk", similar, str(number)))
+        prompt = Prompt((*segments, Segment("suffix", chunk)))
+        none = policy_named("none")
+        canvas = blend(engine.adapter, engine.anchor, prompt, policy=none, ratio=0.0, store=store).canvas
+        layers = engine.adapter.canonical_rows(canvas, len(prompt) - len(chunk), len(prompt))
+        return ChunkKV(chunk, tuple(LayerKV(layer.keys[0].clone(), layer.values[0].clone()) for layer in layers))
 
     def hidden(self, chunk: Ids, layers: int) -> list[Tensor]:
         """Inputs [tokens, hidden size] of the first ``layers`` layers, as the chunk has them behind the preamble."""
@@ -129,8 +183,9 @@ class Prefills:
         return seen
 
     def _behind(self, chunk: Ids, anchor_ids: Ids) -> ChunkKV:
-        anchor = Anchor(self._engine.adapter, anchor_ids)
-        return next(iter(prefill_chunks(self._engine.adapter, anchor, [chunk])))
+        if anchor_ids not in self._anchors:
+            self._anchors[anchor_ids] = Anchor(self._engine.adapter, anchor_ids)
+        return next(iter(prefill_chunks(self._engine.adapter, self._anchors[anchor_ids], [chunk])))
 
 
 def _joined(chunks: Sequence[Ids]) -> Ids:
