@@ -154,9 +154,24 @@ class Engine:
         """Raise ConfigError if there is no selection policy of this name."""
         policy_named(name)
 
-    def chunk_key(self, namespace: str, token_ids: Sequence[int], codec: str = "raw") -> str:
-        """The store key of a chunk's KV under this model and template, kept in ``codec``."""
-        return entry_key(namespace, self.identity, self.anchor_ids, token_ids, codec)
+    @property
+    def prefills_in_context(self) -> bool:
+        """Whether a chunk of a document is prefilled behind what stands before it there.
+
+        Not without a preamble: then chunks stand right behind the prompt's beginning, so that the first one of a
+        prompt is exact.
+        """
+        return not self.anchor.in_prompts
+
+    def chunk_key(
+        self, namespace: str, token_ids: Sequence[int], codec: str = "raw", context_ids: Sequence[int] = ()
+    ) -> str:
+        """The store key of a chunk's KV under this model and template, kept in ``codec``.
+
+        context_ids: what took the preamble's place when it was prefilled, if anything did.
+        """
+        before = self.anchor.before(tuple(context_ids))
+        return entry_key(namespace, self.identity, before, token_ids, codec)
 
     @property
     def supports_tools(self) -> bool:
@@ -168,13 +183,18 @@ class Engine:
         return len(self.template.text_ids(text))
 
     def prefill(
-        self, chunks: Sequence[tuple[int, ...]], *, cancelled: Callable[[], bool] | None = None
+        self,
+        chunks: Sequence[tuple[int, ...]],
+        *,
+        contexts: Sequence[tuple[int, ...]] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Iterator[ChunkKV]:
         """Chunk KV of each chunk's ids behind the anchor, in batches and in order.
 
-        cancelled: asked before each layer; when it says yes, GenerationCancelled is raised.
+        contexts: for each chunk the ids that take the preamble's place before it, if any do. cancelled: asked before
+        each layer; when it says yes, GenerationCancelled is raised.
         """
-        return prefill_chunks(self.adapter, self.anchor, chunks, cancelled=cancelled)
+        return prefill_chunks(self.adapter, self.anchor, chunks, contexts, cancelled=cancelled)
 
     def stream(
         self,

@@ -13,15 +13,20 @@ from ragblend.store.base import ChunkKV
 
 
 class Anchor:
-    """token_ids: ``opening_ids``, with which prompts begin, then ``preamble_ids``, which no prompt contains.
+    """token_ids: ``opening_ids``, with which prompts begin, then ``preamble_ids``, which no prompt contains. A chunk
+    with a context of its own stands behind the opening and that, instead of the preamble.
 
     The opening's rows are computed at once. Only prefilling needs the others: they are computed when they are
     first asked for, so that a process which only answers does not wait for them. Keys stay as they were
     computed, since an anchor always stands at the same positions. Safe to share between threads.
+
+    in_prompts: whether it is what prompts begin with, and nothing more. Then no chunk has a context of its own.
     """
 
     def __init__(self, adapter: DecoderAdapter, opening_ids: Sequence[int], preamble_ids: Sequence[int] = ()) -> None:
+        self.opening_ids = tuple(opening_ids)
         self.token_ids = (*opening_ids, *preamble_ids)
+        self.in_prompts = not preamble_ids
         self._adapter = adapter
         self._computed = ChunkKV((), ())
         self._lock = threading.Lock()
@@ -34,9 +39,13 @@ class Anchor:
                 self._compute(len(self.token_ids))
             return self._computed.first(tokens)
 
-    def place(self, canvas: Canvas) -> None:
-        """Put all rows into every batch entry of an empty canvas."""
-        _place(self.first(len(self.token_ids)), canvas)
+    def before(self, context_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """What a chunk with this context is prefilled behind; without one, that is all of the anchor."""
+        return (*self.opening_ids, *context_ids) if context_ids else self.token_ids
+
+    def place(self, canvas: Canvas, tokens: int) -> None:
+        """Put the first ``tokens`` rows into every batch entry of an empty canvas."""
+        _place(self.first(tokens), canvas)
 
     def _compute(self, tokens: int) -> None:
         """Compute the rows up to ``tokens``, behind those that are there already."""

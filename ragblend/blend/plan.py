@@ -82,7 +82,8 @@ def make_plan(
 ) -> Plan:
     """Look every chunk up and lay the prompt out; entries in ``lost`` count as absent.
 
-    As much of the anchor is placed as the prompt begins with; a chunk right behind all of it is exact.
+    As much of the anchor is placed as the prompt begins with; a chunk right behind all of it is exact, unless
+    it was prefilled behind a context of its own.
     kept: the prompt's beginning as the prefix cache has it, which takes the anchor's place. Of a chunk that
     it ends in, only the rest is placed.
     """
@@ -97,7 +98,7 @@ def make_plan(
         placements.append(Placement(0, MemoryReader(anchor.first(shared)), exact=True, key=None, canonical=False))
     exact_start = shared if shared == len(anchor.token_ids) else -1
     for start, segment in zip(prompt.starts, prompt.segments, strict=True):
-        exact = start == exact_start
+        exact = start == exact_start and (anchor.in_prompts or not segment.in_context)
         if segment.kind != "chunk":
             continue
         if start + len(segment) <= prefix_tokens:

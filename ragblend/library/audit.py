@@ -12,6 +12,7 @@ from torch.linalg import vector_norm
 from ragblend.errors import EntryError
 from ragblend.kernels.quantise import dequantise, quantise
 from ragblend.library.protocol import LibraryEngine
+from ragblend.library.sections import Wanted
 from ragblend.store.base import ChunkKV, KVReader, KVStore
 
 # Largest distance of a layer's keys or values from those computed again, relative to their norm. Sums in another
@@ -21,10 +22,12 @@ _TOLERANCES = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _CODEC_SLACK = 1.1
 
 
-def deviating_entries(store: KVStore, engine: LibraryEngine, entries: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Keys of those ``entries`` (token ids by key) whose stored KV is not what ``engine`` computes for them."""
-    for (key, token_ids), computed in zip(entries.items(), engine.prefill(list(entries.values())), strict=True):
-        reader = store.open(key, token_ids)
+def deviating_entries(store: KVStore, engine: LibraryEngine, entries: Mapping[str, Wanted]) -> Iterator[str]:
+    """Keys of those ``entries`` whose stored KV is not what ``engine`` computes for them."""
+    chunks = [each.token_ids for each in entries.values()]
+    contexts = [each.context_ids for each in entries.values()]
+    for key, computed in zip(entries, engine.prefill(chunks, contexts=contexts), strict=True):
+        reader = store.open(key, computed.token_ids)
         if reader is not None:
             with contextlib.closing(reader):
                 if _deviates(reader, computed):

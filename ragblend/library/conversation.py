@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ragblend.library.known import KnownTexts
+from ragblend.library.precomputed import Text
 from ragblend.library.protocol import LibraryEngine
 from ragblend.prompt import CachePoint, Passage, Prompt, Segment, chunk_text
 from ragblend.prompt.blocks import blocks
@@ -21,11 +22,12 @@ Shown = TemplateText | str | Passage
 class Conversation:
     """A prompt, and what of it the store does not have.
 
-    chunks: passages and known texts, as they stand in the prompt. rest: text in which no known text was
+    lost: known texts whose KV is gone. chunks: passages that are not known. rest: text in which no known text was
     found, without the instructions at its beginning and the question at its end.
     """
 
     runs: list[Segment] = field(default_factory=list)
+    lost: list[Text] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
     cache_points: list[CacheBreak] = field(default_factory=list)
@@ -78,7 +80,7 @@ class ConversationReader:
             self._gap(text[cursor : found.start], made, first=first and not cursor, last=False)
             made.runs += self._cut(found.segment, text[found.start : found.end]) if found.cut else [found.segment]
             if not self._has(found.segment):  # evicted, or lost
-                made.chunks.append(found.text)
+                made.lost.append(_text_of(found.segment, found.text))
             cursor = found.end
         self._gap(text[cursor:], made, first=first and not cursor, last=last)
 
@@ -98,13 +100,22 @@ class ConversationReader:
         alone = self._chunk(bare, source)
         if self._has(as_indexed):
             made.runs.append(as_indexed)
-        elif self._has(alone) or not title_line:
+        elif self._has(alone) or not (title_line or self._is_known(whole)):
             made.runs += [self._glue(title_line), alone, self._glue("\n\n")]
             if not self._has(alone):
-                made.chunks.append(bare)
+                self._miss(alone, bare, made)
         else:
             made.runs.append(as_indexed)
-            made.chunks.append(whole)
+            self._miss(as_indexed, whole, made)
+
+    def _miss(self, chunk: Segment, text: str, made: Conversation) -> None:
+        if self._is_known(text):
+            made.lost.append(_text_of(chunk, text))
+        else:
+            made.chunks.append(text)
+
+    def _is_known(self, text: str) -> bool:
+        return self._known is not None and self._known.chunk(text) is not None
 
     def _cut(self, whole: Segment, text: str) -> list[Segment]:
         """The chunk that begins with ``text`` and goes on with white space, as ``text`` alone."""
@@ -119,12 +130,19 @@ class ConversationReader:
         return chunk.key is not None and self._store.contains(chunk.key)
 
     def _chunk(self, text: str, source: Source) -> Segment:
+        known = self._known.chunk(text) if self._known else None
+        if known is not None:
+            return replace(known, source=source)
         token_ids = tuple(self._template.text_ids(text))
         key = self._engine.chunk_key(self._namespace, token_ids, self._store.codec.name)
         return Segment("chunk", token_ids, key, source)
 
     def _glue(self, text: str) -> Segment:
         return Segment("glue", tuple(self._template.text_ids(text)))
+
+
+def _text_of(chunk: Segment, text: str) -> Text:
+    return Text(text, chunk.token_ids, chunk.key or "")
 
 
 def _joined(pieces: Iterable[Piece]) -> tuple[list[Shown], dict[int, list[tuple[int, CachePoint]]]]:

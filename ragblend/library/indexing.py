@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +18,7 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.reading import read_file
 from ragblend.library.records import Records
 from ragblend.library.report import Skipped
+from ragblend.library.sections import Wanted, in_sections, key_of
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
@@ -36,6 +37,7 @@ class _Prepared:
     title: str
     chunks: list[Chunk]
     keys: list[str]
+    wanted: list[Wanted]
     replaces: bool
 
 
@@ -98,15 +100,15 @@ class Indexer:
         title, chunks = self.chunker.cut(load(path, data))
         if not chunks:
             raise DocumentError(path, "no text besides headings")
-        codec = self.store.codec.name
-        keys = [self.engine.chunk_key(self.store.key_namespace, chunk.token_ids, codec) for chunk in chunks]
-        return _Prepared(path, digest, title, chunks, keys, replaces=known is not None)
+        wanted = in_sections((chunk.token_ids for chunk in chunks), self.engine)
+        keys = [key_of(each, self.engine, self.store) for each in wanted]
+        return _Prepared(path, digest, title, chunks, keys, wanted, replaces=known is not None)
 
     def _store(self, batch: Sequence[_Prepared]) -> None:
         if not batch:
             return
-        chunks = [(key, chunk) for document in batch for key, chunk in zip(document.keys, document.chunks, strict=True)]
-        missing = {key: chunk.token_ids for key, chunk in chunks if not self.store.obtain(key, chunk.token_ids)}
+        wanted = [pair for document in batch for pair in zip(document.keys, document.wanted, strict=True)]
+        missing = {key: each for key, each in wanted if not self.store.obtain(key, each.token_ids)}
         prefill_into(self.store, self.engine, missing, self.progress)
         texts = [(doc.title, chunk.heading, chunk.text) for doc in batch for chunk in doc.chunks]
         embeddings = iter(windows.embed(self.embedder, texts))
@@ -123,13 +125,15 @@ class Indexer:
 
 
 def prefill_into(
-    store: DiskStore, engine: LibraryEngine, missing: dict[str, tuple[int, ...]], progress: IndexProgress
+    store: DiskStore, engine: LibraryEngine, missing: Mapping[str, Wanted], progress: IndexProgress
 ) -> int:
     """Compute the KV of chunks, by key, and write each durably. Returns the number of tokens."""
-    for key, kv in zip(missing, engine.prefill(list(missing.values())), strict=True):
+    chunks = [each.token_ids for each in missing.values()]
+    contexts = [each.context_ids for each in missing.values()]
+    for key, kv in zip(missing, engine.prefill(chunks, contexts=contexts), strict=True):
         store.put(key, kv)
         progress.chunk(len(kv.token_ids))
-    return sum(len(token_ids) for token_ids in missing.values())
+    return sum(map(len, chunks))
 
 
 @contextmanager

@@ -48,6 +48,12 @@ class KnownTexts:
         self._own = _Followed(texts.version, lambda: -texts.ids(), self._negated)
         self._lock = threading.Lock()
 
+    def chunk(self, text: str) -> Segment | None:
+        """The chunk that is this text and nothing else."""
+        found = self.find(text)
+        is_all = len(found) == 1 and (found[0].start, found[0].end, found[0].cut) == (0, len(text), False)
+        return found[0].segment if is_all else None
+
     def find(self, text: str) -> list[Found]:
         """Known texts in ``text`` in order, the longest first where they overlap."""
         with self._lock:
@@ -70,7 +76,8 @@ class KnownTexts:
         for chunk in self._records.chunks(id).values() if owner > 0 else ():
             text = prompt_text(chunk.title, chunk.heading, chunk.text, chunk.metadata)
             source = Source(chunk.document, chunk.ordinal, 0.0, chunk.text, chunk.title, chunk.heading)
-            return text, Segment("chunk", chunk.token_ids, chunk.entry_key, source)
+            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source, in_context=chunk.in_context)
+            return text, segment
         for _, own in self._texts.read(id) if owner < 0 else ():
             return own.text, Segment("chunk", own.token_ids, own.entry_key, Source("", 0, 0.0, own.text))
         return None

@@ -14,6 +14,7 @@ from ragblend.library.progress import IndexProgress
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import PrecomputeReport, Skipped
+from ragblend.library.sections import as_prefilled
 from ragblend.prompt.matching import BLOCK
 from ragblend.store.disk import DiskStore
 
@@ -117,7 +118,13 @@ class Precomputer:
                     self._add(text, learned)
                 else:
                     missing.append(text)
-        kvs = self.engine.prefill([text.token_ids for text in missing], cancelled=cancelled)
+        entries = {text.entry_key: text.token_ids for text in missing}
+        behind = as_prefilled(self.records, self.engine, self.store, entries)  # a document's chunk that was lost
+        kvs = self.engine.prefill(
+            [text.token_ids for text in missing],
+            contexts=[behind[text.entry_key].context_ids for text in missing],
+            cancelled=cancelled,
+        )
         for text, kv in zip(missing, kvs, strict=True):
             with self.writing():
                 entry = self.store.write_blob(text.entry_key, kv)

@@ -39,10 +39,19 @@ class LibraryEngine(Protocol):
     @property
     def chunk_room(self) -> int: ...
 
-    def chunk_key(self, namespace: str, token_ids: Sequence[int], codec: str = "raw") -> str: ...
+    @property
+    def prefills_in_context(self) -> bool: ...
+
+    def chunk_key(
+        self, namespace: str, token_ids: Sequence[int], codec: str = "raw", context_ids: Sequence[int] = ()
+    ) -> str: ...
 
     def prefill(
-        self, chunks: Sequence[tuple[int, ...]], *, cancelled: Callable[[], bool] | None = None
+        self,
+        chunks: Sequence[tuple[int, ...]],
+        *,
+        contexts: Sequence[tuple[int, ...]] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Iterator[ChunkKV]: ...
 
     def stream(

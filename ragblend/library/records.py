@@ -44,6 +44,11 @@ class StoredChunk:
     metadata: str | None
     embedding: bytes
 
+    @property
+    def in_context(self) -> bool:
+        """Whether chunks of its document stand before it, behind which it may have been prefilled."""
+        return self.metadata is None and self.ordinal > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -292,6 +297,18 @@ class Records:
         ):
             for key, token_ids, place, row, _ in rows:  # the next page begins after the last key
                 yield key, token_ids_of(self._values.open(place, row, token_ids))
+
+    def chunks_before(self, key: str) -> list[list[tuple[int, ...]]]:
+        """For each chunk with this entry's key, token ids of the chunks before it in its document, in order."""
+        before = []
+        places = self.catalogue.rows(
+            f"SELECT document_id, ordinal {_IN_NAMESPACE} AND entry_key = ?", self.namespace, key
+        )
+        for document, ordinal in places:
+            statement = "SELECT id, token_ids FROM chunks WHERE document_id = ? AND ordinal < ? ORDER BY ordinal"
+            rows = self.catalogue.rows(statement, document, ordinal)
+            before.append([token_ids_of(self._values.open("chunks.token_ids", id, data)) for id, data in rows])
+        return before
 
     def _delete(self, connection: Connection, paths: Iterable[str]) -> set[str]:
         """Delete documents with their chunks and return the keys that these had."""

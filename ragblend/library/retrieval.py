@@ -130,7 +130,7 @@ def _ranked(ids: Ids, scores: list[float], chunks: dict[int, StoredChunk]) -> li
         name = chunk.entry_key if chunk.metadata is None else f"{chunk.entry_key} {chunk.document}"
         if name not in hits:
             source = Source(chunk.document, chunk.ordinal, score, chunk.text, chunk.title, chunk.heading)
-            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source)
+            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source, in_context=chunk.in_context)
             metadata = None if chunk.metadata is None else json.loads(chunk.metadata)
             hits[name] = Hit(segment, source, np.frombuffer(chunk.embedding, np.float32), metadata)
     return list(hits.values())

@@ -78,7 +78,8 @@ class Reuse:
             return 0
         chunks = [self.precomputer.prepare(text, strip=False) for text in conversation.chunks]
         rest = [self.precomputer.prepare(text) for text in conversation.rest if self._learn == "paragraphs"]
-        return self.learner.submit([text for text in (*chunks, *rest) if isinstance(text, Text)])
+        new = [text for text in (*chunks, *rest) if isinstance(text, Text)]
+        return self.learner.submit([*conversation.lost, *new])
 
 
 @dataclass(frozen=True, slots=True)

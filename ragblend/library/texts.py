@@ -20,6 +20,7 @@ from ragblend.library.progress import Silent
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.retrieval import Retriever
+from ragblend.library.sections import Wanted
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
@@ -121,7 +122,8 @@ class Texts:
             return 0
         embedder = self._embedder_of(changed)
         self._bind(engine, embedder)
-        missing = {each.key: each.token_ids for each in changed if not self._store.obtain(each.key, each.token_ids)}
+        absent = (each for each in changed if not self._store.obtain(each.key, each.token_ids))
+        missing = {each.key: Wanted(each.token_ids) for each in absent}
         prefill_into(self._store, engine, missing, Silent())
         vectors = self._vectors(embedder, [each.document for each in changed])
         with replacing(self._records, self._store) as released:

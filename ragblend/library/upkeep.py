@@ -17,6 +17,7 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import GarbageReport, RepairReport, VerifyReport
 from ragblend.library.retrieval import Retriever
+from ragblend.library.sections import as_prefilled
 from ragblend.store.disk import DiskStore
 
 _YOUNG_S = 60.0
@@ -63,7 +64,9 @@ def verify(
                 (missing if problem == "missing" else damaged).append(entry[0])
 
     audited = _at_random(sound_entries(), audit)
-    deviating = tuple(deviating_entries(store, engine, dict(audited))) if engine and audited else ()
+    deviating: tuple[str, ...] = ()
+    if engine and audited:
+        deviating = tuple(deviating_entries(store, engine, as_prefilled(records, engine, store, dict(audited))))
     strays = [path.name for path in (*store.orphans(), *store.quarantined())]
     return VerifyReport(
         entries=records.entry_count(),
@@ -101,7 +104,7 @@ def repair(
         while batch := dict(islice(broken, _BATCH_ENTRIES if store.entries() else 1)):
             for key in batch:
                 store.delete(key)
-            tokens += prefill_into(store, engine, batch, progress)
+            tokens += prefill_into(store, engine, as_prefilled(records, engine, store, batch), progress)
             recomputed += len(batch)
     finally:
         progress.finish()

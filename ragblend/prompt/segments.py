@@ -22,6 +22,7 @@ class Segment:
     """A run of prompt tokens. ``key`` names a chunk's entry in the store, ``source`` its origin.
 
     entry_ids: all ids of the entry, where the chunk is only its beginning; None where it is the whole.
+    in_context: whether it may have been prefilled behind something else than all of the anchor.
     """
 
     kind: SegmentKind
@@ -29,6 +30,7 @@ class Segment:
     key: str | None = None
     source: Source | None = None
     entry_ids: tuple[int, ...] | None = None
+    in_context: bool = False
 
     def __len__(self) -> int:
         return len(self.token_ids)

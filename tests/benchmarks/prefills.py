@@ -51,6 +51,11 @@ WAYS = (
     "preamble, section of four",
     "preamble, section of eight",
     "section of eight, or preamble",
+    "one chunk before, or preamble",
+    "two chunks before, or preamble",
+    "two to three before, or preamble",
+    "two to five before, or preamble",
+    "three to six before, or preamble",
     "mean of preamble and own text",
 )
 _PLACED = {"similar chunks, placed": 3, "six similar chunks, placed": 6}
@@ -92,6 +97,11 @@ class Collection:
         document = next(document for document in self.documents if chunk in document)
         return self.before(chunk, document.index(chunk) % size)
 
+    def run(self, chunk: Ids, context: int, kept: int) -> list[Ids]:
+        """The chunks before it if ``kept`` chunks are prefilled at a time, behind ``context`` before those."""
+        document = next(document for document in self.documents if chunk in document)
+        return self.before(chunk, document.index(chunk) % kept + context)
+
     def others(self, chunk: Ids, tokens: int) -> Ids:
         """``tokens`` tokens of other chunks, the same ones for all but those themselves."""
         shuffled = random.Random(0).sample(self.chunks, len(self.chunks))
@@ -107,7 +117,7 @@ class Prefills:
         opening = self._engine.template.prefix_ids
         preamble = self._engine.anchor_ids[len(opening) :]
         own, nearest = collection.others, collection.nearest
-        before, section = collection.before, collection.section
+        before, section, run = collection.before, collection.section, collection.run
         self._contexts: dict[str, Callable[[Ids], Sequence[Ids]]] = {
             "preamble": lambda _: [preamble],
             "opening": lambda _: [()],
@@ -124,6 +134,11 @@ class Prefills:
             "preamble, section of four": lambda chunk: [preamble + _joined(section(chunk, 4))],
             "preamble, section of eight": lambda chunk: [preamble + _joined(section(chunk, 8))],
             "section of eight, or preamble": lambda chunk: [_joined(section(chunk, 8)) or preamble],
+            "one chunk before, or preamble": lambda chunk: [_joined(before(chunk, 1)) or preamble],
+            "two chunks before, or preamble": lambda chunk: [_joined(before(chunk, 2)) or preamble],
+            "two to three before, or preamble": lambda chunk: [_joined(run(chunk, 2, 2)) or preamble],
+            "two to five before, or preamble": lambda chunk: [_joined(run(chunk, 2, 4)) or preamble],
+            "three to six before, or preamble": lambda chunk: [_joined(run(chunk, 3, 4)) or preamble],
             "mean of preamble and own text": lambda chunk: [preamble, own(chunk, OWN_TOKENS)],
         }
         self._known: dict[tuple[str, Ids], ChunkKV] = {}
@@ -172,7 +187,7 @@ class Prefills:
         engine, seen = self._engine, []
         start, stop = len(engine.anchor_ids), len(engine.anchor_ids) + len(chunk)
         canvas = engine.adapter.canvas(stop)
-        engine.anchor.place(canvas)
+        engine.anchor.place(canvas, start)
 
         def keep(_: int, hidden: Tensor) -> Tensor:
             seen.append(hidden[0].clone())

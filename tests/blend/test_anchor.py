@@ -48,5 +48,5 @@ def test_an_empty_anchor_has_no_rows(tiny_engine):
     assert anchor.token_ids == ()
     assert anchor.first(0).layers == ()
     canvas = tiny_engine.adapter.canvas(4)
-    anchor.place(canvas)
+    anchor.place(canvas, len(anchor.token_ids))
     assert canvas.get_seq_length() == 0

@@ -226,9 +226,9 @@ def test_memory_holds_no_more_than_a_few_chunks_of_kv(open_library, engine, watc
     alive: list[weakref.ref] = []
     most = 0
 
-    def prefill(chunks):
+    def prefill(chunks, contexts):
         nonlocal most
-        for kv in engine.prefill(chunks):
+        for kv in engine.prefill(chunks, contexts=contexts):
             alive.append(weakref.ref(kv.layers[0].keys))
             yield kv
             most = max(most, sum(reference() is not None for reference in alive))

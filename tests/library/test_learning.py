@@ -129,6 +129,21 @@ class TestWhatIsLearned:
         library.remove([docs])
         assert library.info().kv_bytes == 0
 
+    @pytest.mark.parametrize("title", [True, False])
+    def test_a_later_chunk_of_a_document_behind_what_it_was_behind(self, library, tmp_path, title):
+        words = "\n\n".join(f"Paragraph {number} tells of the {number} pumps." for number in range(20))
+        (tmp_path / "pumps.md").write_text(f"# Pumps\n\n{words}" if title else words)
+        library.add([tmp_path / "pumps.md"])
+        hit = next(hit for hit in library.search("pumps", k=100) if hit.source.chunk == 1)
+        message = [Message("user", (Passage(hit.text, title=hit.source.title), "How many?"))]
+        assert ask(library, message).hits == 1
+        library.store.delete(hit.segment.key)
+        assert ask(library, message).misses == 1
+        assert library.wait(60)
+        assert library.store.contains(hit.segment.key)
+        assert library.verify(audit=100).ok
+        assert library.info().texts == 0
+
     def test_nothing_where_it_is_switched_off(self, open_library):
         library = open_library(reuse=ReuseSettings(learn="off"))
         assert ask(library, passages(WARRANTY)).learning == 0
@@ -173,7 +188,7 @@ class TestWhen:
             def __getattr__(self, name):
                 return getattr(engine, name)
 
-            def prefill(self, chunks, *, cancelled=None):
+            def prefill(self, chunks, *, contexts, cancelled):
                 def slowly():
                     begun.set()
                     go_on.wait(30)
@@ -222,7 +237,7 @@ class TestClosing:
             def __getattr__(self, name):
                 return getattr(engine, name)
 
-            def prefill(self, chunks, *, cancelled=None):
+            def prefill(self, chunks, *, contexts, cancelled):
                 begun.set()
                 while not cancelled():
                     time.sleep(0.001)
@@ -259,7 +274,7 @@ class Endless:
         self._engine = engine
     def __getattr__(self, name):
         return getattr(self._engine, name)
-    def prefill(self, chunks, *, cancelled=None):
+    def prefill(self, chunks, *, contexts, cancelled):
         while not cancelled():
             time.sleep(0.001)
         yield from self._engine.prefill(chunks, cancelled=cancelled)
@@ -282,7 +297,7 @@ class TestFaults:
                 def __getattr__(self, name):
                     return getattr(engine, name)
 
-                def prefill(self, chunks, *, cancelled=None):
+                def prefill(self, chunks, *, contexts, cancelled):
                     raise error
                     yield
 

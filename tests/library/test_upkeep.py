@@ -11,6 +11,7 @@ import torch
 from ragblend.errors import ConfigError, LibraryError, StoreError
 from ragblend.kernels.layout import LayerKV
 from ragblend.library.audit import deviating_entries
+from ragblend.library.sections import Wanted
 from ragblend.store.base import ChunkKV
 from ragblend.store.memory import MemoryStore
 
@@ -81,13 +82,13 @@ class TestSampleAndAudit:
             return ChunkKV(kv.token_ids, tuple(layers))
 
         class Fixed:
-            def prefill(self, chunks):
+            def prefill(self, chunks, contexts):
                 return iter([cast(1.0)])
 
         for scale, deviates in ((1.0, []), (1.0001, []), (1.2, ["k"])):
             store = MemoryStore(1 << 30)
             store.put("k", cast(scale))
-            assert list(deviating_entries(store, Fixed(), {"k": kv.token_ids})) == deviates
+            assert list(deviating_entries(store, Fixed(), {"k": Wanted(kv.token_ids)})) == deviates
 
     def test_it_needs_a_model(self, open_library, library):
         with pytest.raises(LibraryError, match="without a model"):
