@@ -122,6 +122,18 @@ class TestDisk:
         library.close()
         assert chat(limited(1.01), "Which trimmer?", point).cache_points[0].read_tokens > len(SYSTEM) - 16
 
+    def test_two_processes_keep_to_it_together(self, limited, disk, many_docs):
+        first, second = limited(1.2), limited(1.2)  # each measures and evicts by itself
+        budget = first.info().store.disk_budget
+        first.add(many_docs)
+        for number in range(4):
+            for library in (first, second):
+                chat(library, f"{number}: which machine weighs {number} kilograms? " * 3)
+                library.prefixes.flush()
+        assert 0 < disk.most <= budget
+        assert first.prefixes.statistics().failed_writes == second.prefixes.statistics().failed_writes == 0
+        assert first.verify().ok
+
     def test_while_another_process_writes_nothing_is_kept_on_the_disk_and_nobody_waits(self, limited, many_docs):
         library = limited(2.0)
         library.add(many_docs)
