@@ -75,6 +75,6 @@ def test_a_captured_step_gives_the_logits_of_an_appended_one():
 def test_on_a_cpu_the_setting_changes_nothing(tiny_engine):
     prompt = tiny_engine.template.build([], "Why?")
     settings = [GenerationSettings(max_tokens=6, temperature=0.8, seed=3, cuda_graph=graph) for graph in (False, True)]
-    answers = [tiny_engine.generate(prompt, generation=one, cache="off").token_ids for one in settings]
+    answers = [tiny_engine.generate(prompt, generation=one, prefixes="off").token_ids for one in settings]
     assert answers[0] == answers[1]
     assert not isinstance(steps_on(tiny_engine.adapter, tiny_engine.adapter.canvas(1), cuda_graph=True), GraphStep)
