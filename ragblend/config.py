@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from platformdirs import user_cache_path
 
@@ -31,13 +31,27 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise ConfigError unless ``value`` is a whole number of at least ``least``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole, f"{name} must be a whole number, got {value!r}")
+    require(cast("int", value) >= least, f"{name} must be at least {least}, got {value}")
+
+
+def require_question(question: object) -> None:
+    """Raise ConfigError unless it is text with something in it."""
+    require(isinstance(question, str), f"the question must be text, got {type(question).__name__}")
+    require(bool(cast("str", question).strip()), "the question is empty: ask something")
+
+
 Ratio = float | Literal["auto"]
 
 
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
     """Raise ConfigError unless it is ``auto`` or between 0 and 1."""
-    known = ratio == "auto" or (not isinstance(ratio, str) and 0.0 <= ratio <= 1.0)
-    require(known, f"ratio must be auto or between 0 and 1, got {ratio}{f' for {whose}' if whose else ''}")
+    number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
+    known = ratio == "auto" or (number and 0.0 <= ratio <= 1.0)
+    require(known, f"ratio must be auto or between 0 and 1, got {ratio!r}{f' for {whose}' if whose else ''}")
 
 
 def fixed_ratio(ratio: Ratio) -> float:
@@ -54,7 +68,7 @@ def as_ratio(text: str) -> Ratio:
     try:
         ratio = float(text)
     except ValueError as error:
-        raise ConfigError(f"ratio must be auto or between 0 and 1, got {text}") from error
+        raise ConfigError(f"ratio must be auto or between 0 and 1, got {text!r}") from error
     require_ratio(ratio)
     return ratio
 

@@ -58,13 +58,21 @@ class CacheHandleError(UsageError):
 
 
 class ContextOverflowError(UsageError):
-    """The prompt and the answer do not fit the model's context."""
+    """The prompt and the answer do not fit the model's context.
 
-    def __init__(self, prompt_tokens: int, answer_tokens: int, limit: int) -> None:
+    chunk_tokens: of the prompt, those that need not be in it.
+    """
+
+    def __init__(self, prompt_tokens: int, answer_tokens: int, limit: int, chunk_tokens: int = 0) -> None:
+        next_step = "shorten the question, or allow fewer tokens for the answer"
+        if prompt_tokens - chunk_tokens + answer_tokens <= limit:
+            next_step = (
+                "ask with fewer chunks (k), allow fewer tokens for the answer, or let the lowest-scored chunks be "
+                'left out (overflow "drop")'
+            )
         super().__init__(
             f"the prompt has {prompt_tokens:,} tokens and the answer may take {answer_tokens:,}, "
-            f"but the model's context is {limit:,}: ask with fewer chunks (-k), fewer answer tokens, "
-            'or overflow="drop" to leave out the lowest-scored chunks'
+            f"but the model's context is {limit:,}: {next_step}"
         )
         self.prompt_tokens = prompt_tokens
         self.answer_tokens = answer_tokens

@@ -10,7 +10,7 @@ from ragblend.config import BlendSettings, ChunkSettings, GenerationSettings
 WRONG = [
     (BlendSettings, {"ratio": 1.2}, "between 0 and 1, got 1.2"),
     (BlendSettings, {"ratio": -0.1}, "between 0 and 1"),
-    (BlendSettings, {"ratio": "much"}, "auto or between 0 and 1, got much"),
+    (BlendSettings, {"ratio": "much"}, "auto or between 0 and 1, got 'much'"),
     (BlendSettings, {"ratio_floor": 1.5}, "ratio_floor must be between 0 and 1, got 1.5"),
     (BlendSettings, {"ratio": float("nan")}, "between 0 and 1, got nan"),
     (BlendSettings, {"overflow": "cut"}, "'refuse' or 'drop'"),

@@ -146,7 +146,7 @@ def fit_context(
     while len(prompt) + answer_tokens > limit:
         chunks = prompt.chunks
         if overflow == "refuse" or not chunks:
-            raise ContextOverflowError(len(prompt), answer_tokens, limit)
+            raise ContextOverflowError(len(prompt), answer_tokens, limit, sum(map(len, chunks)))
         lowest = min(reversed(chunks), key=lambda chunk: chunk.source.score if chunk.source else 0.0)
         position = next(index for index, segment in enumerate(prompt.segments) if segment is lowest)
         moved = [_without(point, prompt.starts[position], len(lowest)) for point in prompt.cache_points]

@@ -15,6 +15,8 @@ from ragblend.cli.quiet import quiet
 from ragblend.errors import RagblendError
 
 INTERRUPTED = 130
+# Commands that go on where they were interrupted.
+_RESUMED = ("index", "repair", "fetch")
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,18 +66,29 @@ def run(words: list[str], *, json: bool, debug: bool) -> int:
     try:
         status = int(app(args=words, prog_name="ragblend", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return fail(error.format_message(), "UsageError", error.exit_code, json=json)
+        return fail(f"{error.format_message().rstrip('.')}{_help_of(error)}", "UsageError", error.exit_code, json=json)
     except typer.Abort:
         status = INTERRUPTED
     except RagblendError as error:
         if debug:
             raise
         return fail(str(error), type(error).__name__, error.exit_status, json=json)
+    except OSError as error:
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else "the output cannot be written: "
+        return fail(f"{where}{error.strerror or error}", type(error).__name__, RagblendError.exit_status, json=json)
     except Exception as error:
         if debug:
             raise
         message = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         return fail(message, type(error).__name__, RagblendError.exit_status, json=json)
     if status == INTERRUPTED:
-        return fail("interrupted", "KeyboardInterrupt", INTERRUPTED, json=json)
+        kept = ": what is finished is kept, run the same command again to go on" if words[0] in _RESUMED else ""
+        return fail(f"interrupted{kept}", "KeyboardInterrupt", INTERRUPTED, json=json)
     return status
+
+
+def _help_of(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f": see `{context.command_path} --help`" if context is not None else ""

@@ -24,7 +24,14 @@ from ragblend.cli.options import (
 )
 from ragblend.cli.output import emit, excerpt, printable, stderr, stdout, table
 from ragblend.cli.storage import store_settings
-from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, as_ratio, require
+from ragblend.config import (
+    DEFAULT_NAMESPACE,
+    BlendSettings,
+    GenerationSettings,
+    as_ratio,
+    require_count,
+    require_question,
+)
 from ragblend.results import Answer, Source
 
 if TYPE_CHECKING:
@@ -77,8 +84,8 @@ def ask(
 
     Without --model, the model is the one that the library was indexed with.
     """
-    require(bool(question.strip()), "the question is empty: ask something")
-    require(k >= 1, f"-k must be at least 1, got {k}")
+    require_question(question)
+    require_count("-k", k)
     settings = BlendSettings(policy, as_ratio(ratio), overflow)  # type: ignore[arg-type]  # checked at construction
     generation = GenerationSettings(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())

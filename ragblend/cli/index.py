@@ -60,7 +60,7 @@ def index(
     folder are removed. The exit status is 1 if anything was skipped.
     """
     chunk = None if chunk_tokens is None else ChunkSettings(chunk_tokens)
-    start.require_paths(paths)
+    start.require_documents(paths, library)
     limits = limits_from(
         library,
         namespace,

@@ -103,18 +103,18 @@ def verify(
     if json:
         emit(report)
         return 0 if report.ok else 1
-    columns = {
-        "entries": report.entries,
-        "checked": report.checked,
-        "missing": len(report.missing),
-        "damaged": len(report.damaged),
-        "evicted": report.evicted,
-        "audited": report.audited,
-        "deviating": len(report.deviating),
-        "orphans": len(report.orphans),
-    }
-    cells = [*(f"{count:,}" for count in columns.values()), "good" if report.index_ok else "BAD"]
-    stdout().print(table([*columns, "search index"], [cells]))
+    rows = [
+        ("entries", f"{report.entries:,} (chunks with the same text and context share one)"),
+        ("checked", f"{report.checked:,}"),
+        ("missing", f"{len(report.missing):,}"),
+        ("damaged", f"{len(report.damaged):,}"),
+        ("evicted", f"{report.evicted:,}"),
+        ("audited", f"{report.audited:,}"),
+        ("deviating", f"{len(report.deviating):,}"),
+        ("orphans", f"{len(report.orphans):,}"),
+        ("search index", "good" if report.index_ok else "BAD"),
+    ]
+    stdout().print(table(["", ""], rows))
     if report.deviating:
         stdout().print("run `ragblend repair --all` with the same options", style="yellow")
     elif not report.ok:
@@ -184,7 +184,10 @@ def remove(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Remove documents with their chunks and KV from a library. The files themselves are not touched."""
+    """Remove documents with their chunks and KV from a library.
+
+    The files themselves are not touched: while one lies in its folder, indexing the folder adds it again.
+    """
     require(bool(paths) != everything, "say which documents to remove, or --all to erase the namespace")
     store = store_settings(remote=remote, encryption_key_file=encryption_key_file)
     with _open_without_model(library, namespace, store) as opened:
@@ -193,7 +196,7 @@ def remove(
     if json:
         emit({"removed": removed})
     else:
-        stdout().print(f"{removed:,} documents removed")
+        stdout().print(f"{removed:,} {'document' if removed == 1 else 'documents'} removed")
 
 
 def _open_without_model(

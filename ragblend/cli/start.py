@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from ragblend.library.library import Library
 
 
-def require_paths(paths: Sequence[Path]) -> None:
-    """Raise PathNotFoundError unless every path is there."""
+def require_documents(paths: Sequence[Path], library: Path) -> None:
+    """Raise PathNotFoundError unless every path is there, and for a new library something is in them."""
     if missing := [str(path) for path in paths if not os.path.lexists(path)]:
         raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}")
+    from ragblend.library import layout
+    from ragblend.library.walk import find_files
+
+    if not (library / layout.CATALOGUE).exists():
+        find_files(paths).require_any()
 
 
 def require_policy(name: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragblend.errors import PathNotFoundError
+from ragblend.errors import ConfigError, PathNotFoundError
 from ragblend.library.embedding import Embedder
 from ragblend.library.indexing import Indexer, replacing
 from ragblend.library.progress import IndexProgress
@@ -40,9 +40,8 @@ class Documents:
         began = time.perf_counter()
         found = find_files(_listed(paths))
         with self.writing():
-            if not found.files and not found.skipped and not self._at(found.roots):
-                roots = ", ".join(map(str, found.roots))
-                raise PathNotFoundError(f"no documents found in {roots}: give a folder with text in it")
+            if not self._at(found.roots):
+                found.require_any()
             self.bind(engine, embedder)
             indexer = Indexer(self.records, self.store, engine, embedder, chunk_tokens, progress)
             progress.start(len(found.files) + len(found.skipped))
@@ -90,7 +89,10 @@ class Documents:
 
 
 def _listed(paths: Paths) -> Sequence[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else paths
+    listed = [paths] if isinstance(paths, str | Path) else paths
+    if not isinstance(listed, Iterable) or not all(isinstance(path, str | Path) for path in listed):
+        raise ConfigError(f"give a path, or a list of paths, not {paths!r}")
+    return listed
 
 
 def _is_gone(path: str) -> bool:

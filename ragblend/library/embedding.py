@@ -88,11 +88,14 @@ class SentenceEmbedder:
     def _model(self) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
 
+        from ragblend.models.load import without_progress_bars
+
         try:
             # Weights in safetensors only: other formats are unpickled.
-            return SentenceTransformer(
-                str(self.folder), device=self.device, local_files_only=True, model_kwargs={"use_safetensors": True}
-            )
+            with without_progress_bars():
+                return SentenceTransformer(
+                    str(self.folder), device=self.device, local_files_only=True, model_kwargs={"use_safetensors": True}
+                )
         except (OSError, ValueError) as error:
             raise ModelError(f"{self.folder}: the embedder cannot be loaded ({error})") from error
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings, ReuseSettings, StoreSettings, require
+from ragblend.config import (
+    DEFAULT_NAMESPACE,
+    ChunkSettings,
+    ReuseSettings,
+    StoreSettings,
+    require,
+    require_count,
+    require_question,
+)
 from ragblend.errors import LibraryError
 from ragblend.library import layout
 from ragblend.library.answering import Answering
@@ -123,6 +131,7 @@ class Library(Answering, Maintaining):
         Raises PathNotFoundError (no library there, and none can be), LibraryMismatchError (indexed
         with another model, anchor or codec), StoreError, LibraryBusyError, ConfigError.
         """
+        require(isinstance(path, str | Path | None), f"the library's path must be a path, got {path!r}")
         require(bool(namespace), "the namespace is empty: give it a name")
         require(path is not None or not read_only, "a library without a path is new: it cannot be read-only")
         folder = temporary_folder() if path is None else Path(path).expanduser()
@@ -185,8 +194,8 @@ class Library(Answering, Maintaining):
         Raises ConfigError (k below 1, an empty question), LibraryError (nothing is indexed yet),
         LibraryMismatchError (another embedder).
         """
-        require(k >= 1, f"k must be at least 1, got {k}")
-        require(bool(question.strip()), "the question is empty: ask something")
+        require_count("k", k)
+        require_question(question)
         embedder = self._require_embedder()
         hits = [] if self._is_empty() else self._search(embedder.embed_question(question), k, where)
         if not hits and (where is None or self._is_empty()):  # also if the last chunk went meanwhile
@@ -203,7 +212,7 @@ class Library(Answering, Maintaining):
         self, vector: Sequence[float] | Vectors, k: int = 6, *, where: Callable[[Hit], bool] | None = None
     ) -> list[Hit]:
         """As ``search``, for a question that is embedded already. A library without chunks has no hits."""
-        require(k >= 1, f"k must be at least 1, got {k}")
+        require_count("k", k)
         return self._search(unit_vector(vector), k, where)
 
     @cached_property

@@ -22,6 +22,12 @@ class Found:
     files: tuple[Path, ...]
     skipped: tuple[Skipped, ...]
 
+    def require_any(self) -> None:
+        """Raise PathNotFoundError if nothing was found."""
+        if not self.files and not self.skipped:
+            roots = ", ".join(map(str, self.roots)) or "an empty list"
+            raise PathNotFoundError(f"no documents found in {roots}: give a folder with text in it")
+
 
 def absolute(path: str | Path) -> Path:
     """The name under which a document is kept: absolute, links of the given path resolved."""

@@ -226,9 +226,10 @@ class _BeforeLayer:
         hidden, rest = (args[0], args[1:]) if args else (kwargs.pop("hidden_states"), ())
         if run.narrow_before == self.index and run.narrow is not None:
             kept = run.narrow()
-            run.kept = torch.searchsorted(run.rows, kept)
+            staying = torch.searchsorted(run.rows, kept)
+            run.kept = staying if run.kept is None else run.kept[staying]
             run.rows = kept
-            hidden = hidden[:, run.kept]
+            hidden = hidden[:, staying]
         if run.on_hidden is not None:
             hidden = run.on_hidden(self.index, hidden)
         if run.kept is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
 from ragblend.errors import ConfigError, ModelError
 from ragblend.models.source import clear_load_errors, resolve_model
@@ -31,17 +34,30 @@ def load_model(model: str | Path | None, device: str = "auto", dtype: str = "aut
     Raises PathNotFoundError, ModelError, ConfigError (device or dtype).
     """
     where = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, where)
     source = resolve_model(model)
-    with clear_load_errors(source.name):
+    with clear_load_errors(source.name), without_progress_bars():
         # Neither code that comes with a model nor weights that would have to be unpickled.
         loaded = AutoModelForCausalLM.from_pretrained(
-            source.path_or_id, dtype=choose_dtype(dtype, where), trust_remote_code=False, use_safetensors=True
+            source.path_or_id, dtype=chosen_dtype, trust_remote_code=False, use_safetensors=True
         )
     try:
         loaded = loaded.to(where)  # type: ignore[arg-type]  # transformers types a decorated method
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{source.name} does not fit on {where}: use a smaller model or device='cpu'") from error
     return LoadedModel(loaded, load_tokenizer(source.path_or_id), source.name, source.reference)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Nothing on the terminal of a program that loads a model: transformers' bars come back afterwards."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def load_tokenizer(path_or_id: str) -> Any:

@@ -15,7 +15,7 @@ class RowRun:
     """A pass over ``rows`` ([n] int64, sorted positions below ``end``).
 
     narrow_before: before this layer the pass goes on with only ``narrow()``'s rows (positions, a
-        sorted subset of the current ones). The last row must stay: it gives the logits.
+        sorted subset of the current ones). The last row must stay: it gives the logits. ``narrow`` may set it again.
     stop_before: the pass ends before this layer, without logits.
     on_layer(layer): called before each layer; what the layer reads must be placed when it returns.
     on_hidden(layer, hidden): sees each layer's input [1, n, hidden_size] and returns the one to use.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragblend.errors import ModelError, PathNotFoundError
+from ragblend.errors import ConfigError, ModelError, PathNotFoundError
 from ragblend.models.convert import converted_gguf
 from ragblend.models.embedded import MODEL_NAME, default_model_path
 
@@ -33,6 +33,8 @@ def resolve_model(model: str | Path | None) -> ModelSource:
     cannot be converted, for the embedded default where it is not installed, and when the Hub
     cannot be asked.
     """
+    if not isinstance(model, str | Path | None):
+        raise ConfigError(f"the model must be a path or a name, got {model!r}")
     if model is None or model == "":
         return ModelSource(str(default_model_path()), MODEL_NAME, "")
     path = Path(model).expanduser()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from ragblend.config import require_question
 from ragblend.errors import ConfigError
 from ragblend.prompt.chat import ChatTemplate, Piece
 from ragblend.prompt.conversation import CachePoint, Message, Passage
@@ -84,8 +85,7 @@ class PromptTemplate:
 
         around: ids before the chunks and behind the question, instead of the template's own.
         """
-        if not question.strip():
-            raise ConfigError("the question is empty: ask something")
+        require_question(question)
         before, behind = around or (self.prefix_ids, self._closing_ids)
         suffix = (*self.text_ids(self.question.format(question=question.strip())), *behind)
         return Prompt((Segment("prefix", before), *chunks, Segment("suffix", suffix)))

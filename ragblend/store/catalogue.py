@@ -39,7 +39,9 @@ def translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.ProgrammingError as error:
-        raise StoreError(f"{path}: {error}") from error
+        closed = "closed database" in str(error)
+        problem = f"the library at {path.parent} is closed: open it again" if closed else f"{path}: {error}"
+        raise StoreError(problem) from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -83,7 +85,9 @@ class Catalogue:
         try:  # before SQLite makes it readable to others; its journals take over the file's mode
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise StoreError(f"{self.path}: cannot be opened for writing ({error.strerror})") from error
+            raise StoreError(
+                f"{self.path}: cannot be opened for writing ({error.strerror}): make it writable, or name another"
+            ) from error
         connection = self._open_database("rw")
         try:
             _enter_wal(connection, self.busy_timeout_s)

@@ -1,0 +1,46 @@
+"""Arguments of the wrong type: a ConfigError that says what was given, not an error of the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+
+from ragblend import Engine, Library
+from ragblend.errors import ConfigError, StoreError
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"question": None}, "the question must be text, got NoneType"),
+        ({"question": "x", "k": "3"}, "k must be a whole number, got '3'"),
+        ({"question": "x", "k": 2.0}, "k must be a whole number, got 2.0"),
+        ({"question": "x", "k": True}, "k must be a whole number, got True"),
+        ({"question": "x", "k": 0}, "k must be at least 1, got 0"),
+        ({"question": "x", "ratio": "0.1"}, "ratio must be auto or between 0 and 1, got '0.1'"),
+        ({"question": "x", "ratio": True}, "got True"),
+    ],
+)
+def test_ask(library, docs, options, problem):
+    library.add([docs])
+    with pytest.raises(ConfigError, match=problem):
+        library.ask(**options)
+
+
+@pytest.mark.parametrize("paths", [5, [1, 2], [None]])
+def test_add(library, paths):
+    with pytest.raises(ConfigError, match="give a path, or a list of paths"):
+        library.add(paths)
+
+
+def test_models_and_folders():
+    with pytest.raises(ConfigError, match="the model must be a path or a name, got 5"):
+        Engine(5)
+    with pytest.raises(ConfigError, match="the library's path must be a path, got 5"):
+        Library.open(5)
+
+
+def test_a_closed_library(library, docs):
+    library.add([docs])
+    library.close()
+    with pytest.raises(StoreError, match="is closed: open it again"):
+        library.search("warranty")
