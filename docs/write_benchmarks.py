@@ -303,7 +303,7 @@ SECTIONS = (
     Section(
         "quality-tasks.json",
         "Questions that need several chunks",
-        ("Made by `ragblend bench tasks --seed 0 --out tasks.jsonl`.",),
+        ("Made by `ragblend bench tasks --seed 0 --count 4 --out tasks.jsonl`.",),
         "ragblend bench quality --data tasks.jsonl --policies none,leading,hkvd,query --ratio 0.1 --json",
         quality,
     ),

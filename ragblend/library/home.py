@@ -60,7 +60,9 @@ class Home:
         forms = {form for each in passages for form in (chunk_text(each.title, "", each.text), each.text.strip())}
         ids = [engine.template.text_ids(form) for form in forms]
         namespace, codec = self.chunks.key_namespace, self.chunks.codec.name
-        return frozenset(self.prefixes.known([engine.chunk_key(namespace, each, codec) for each in ids]))
+        alone = [engine.chunk_key(namespace, each, codec) for each in ids]
+        of_documents = {key for form in forms if (key := self.prefixes.key_of(form))}
+        return frozenset(self.prefixes.known(alone) | of_documents)
 
     def _is_stale(self, cache: NamedCache) -> bool:
         return bool(cache.built_on) and self.prefixes.known(cache.built_on) != cache.built_on

@@ -96,9 +96,10 @@ class Library(Answering, Maintaining):
         self._precomputed = PrecomputedTexts(catalogue, namespace, self.store.values)
         self.reuse = reuse
         self.temporary = False
-        self._reuse = None if engine is None else self._start_reuse(engine, reuse)
+        known = KnownTexts(self._records, self._precomputed)
+        self._reuse = None if engine is None else self._start_reuse(engine, reuse, known)
         self._shelf = open_shelf(self.store, engine.caches.clock if engine else time.time)
-        self._home = self._open_home(ChunkOwners(self._records, self._precomputed))
+        self._home = self._open_home(ChunkOwners(self._records, self._precomputed, known))
 
     @classmethod
     def open(
@@ -308,10 +309,10 @@ class Library(Answering, Maintaining):
             return unattended(self.namespace, self._shelf, owners)
         return self.engine.caches.attach(self.namespace, self.store.memory, self._shelf, owners)
 
-    def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings) -> Reuse:
+    def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings, known: KnownTexts) -> Reuse:
         """Parts that know nothing of the library itself, so that a thread does not keep it alive."""
-        known = KnownTexts(self._records, self._precomputed) if settings.find else None
-        reader = ConversationReader(engine, self.store, self.store.key_namespace, known)
+        found = known if settings.find else None
+        reader = ConversationReader(engine, self.store, self.store.key_namespace, found)
         lock = self.store.exclusive
         bind = partial(self._origin.bind_engine, engine, self.store.codec.name)
         precomputer = Precomputer(self._records, self._precomputed, self.store, engine, lock, bind)

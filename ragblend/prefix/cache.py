@@ -41,6 +41,10 @@ class Owners(Protocol):
         """Those of ``keys`` that a document or a text has."""
         ...
 
+    def key_of(self, text: str) -> str | None:
+        """The key of the chunk that is this text, as it stands in prompts."""
+        ...
+
 
 class PrefixCache:
     """Safe to share between threads.
@@ -206,6 +210,10 @@ class PrefixCache:
     def known(self, keys: Collection[str]) -> set[str]:
         """Those of ``keys`` that a document or a text has; all of them where there is no library."""
         return self._owners.known(keys) if self._owners else set(keys)
+
+    def key_of(self, text: str) -> str | None:
+        """The key of the library's chunk that is this text; None where there is none."""
+        return self._owners.key_of(text) if self._owners else None
 
     def statistics(self) -> CacheStatistics:
         with self._lock:

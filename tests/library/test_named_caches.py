@@ -237,6 +237,17 @@ class TestDocuments:
         library.prefixes.flush()
         assert library.info().prefix_bytes == 0
 
+    def test_a_later_chunk_of_a_document_is_known_too(self, library, docs):
+        (docs / "long.txt").write_text("\n\n".join(f"Paragraph {number} of the long tale." for number in range(30)))
+        library.add(docs)
+        hits = library.search("long tale", k=100)
+        later = next(hit for hit in hits if hit.source.chunk == 1)
+        passage = Passage(later.text, title=later.source.title, document=later.source.document)
+        library.engine.caches.create([Message("user", (SYSTEM, passage))], name="manual")
+        library.remove([later.source.document])
+        with pytest.raises(CacheHandleError, match="no cache 'manual'"):
+            self.ask(library)
+
     def test_replacing_it_removes_the_cache(self, library, manual, docs):
         Path(manual).write_text("The warranty of the robot is gone, and so is the battery.\n")
         library.add(docs)
