@@ -325,10 +325,10 @@ SECTIONS = (
         "throughput.json",
         "Throughput",
         (
-            "200 questions over the example handbook by Zipf's law, one engine. Each request is timed once; how long",
+            "60 questions over the example handbook by Zipf's law, one engine. Each request is timed once; how long",
             "it would wait at a rate is worked out from these times.",
         ),
-        "ragblend bench throughput --policies full,prefix,query --ratio 0.1 --json",
+        "ragblend bench throughput --policies full,prefix,query --ratio 0.1 --requests 60 --json",
         throughput,
     ),
 )

@@ -32,7 +32,7 @@ from ragblend.grammar import Grammars
 from ragblend.kernels.implementation import Implementation
 from ragblend.library.caches import Caches
 from ragblend.models.adapter import DecoderAdapter
-from ragblend.models.identity import model_identity
+from ragblend.models.identity import adapter_digest, model_identity
 from ragblend.models.load import LoadedModel, load_model
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import NamedCache
@@ -194,6 +194,7 @@ class Engine:
         contexts: for each chunk the ids that take the preamble's place before it, if any do. cancelled: asked before
         each layer; when it says yes, GenerationCancelled is raised.
         """
+        self._require_same_adapters()
         return prefill_chunks(self.adapter, self.anchor, chunks, contexts, cancelled=cancelled)
 
     def stream(
@@ -214,8 +215,9 @@ class Engine:
         watcher: is told when the stream begins and ends. cache: a named cache (``caches.create``), which stands before
         the prompt. prefixes: where the prompt's beginning is looked up and kept, None for this engine's own.
         Policy ``full`` reuses nothing and leaves nothing behind. Raises ContextOverflowError, ConfigError (unknown
-        policy, bad grammar), CacheHandleError at once.
+        policy, bad grammar), CacheHandleError, ModelError (low-rank adapters switched meanwhile) at once.
         """
+        self._require_same_adapters()
         blend = blend or self.blend
         generation = generation or GenerationSettings()
         policy = policy_named(blend.policy)
@@ -251,6 +253,14 @@ class Engine:
                 prefix=prefix,
             ),
         )
+
+    def _require_same_adapters(self) -> None:
+        """Whoever holds the model may switch its low-rank adapters, and nothing kept would belong to it then."""
+        if adapter_digest(self.adapter.model) != self.identity.adapter:
+            raise ModelError(
+                f"the adapters of {self.name} were changed since the engine was made: switch them back, "
+                "or make an engine of the model as it is now"
+            )
 
     def _fill(self, cache: PrefixCache, token_ids: tuple[int, ...], ttl_s: float) -> int:
         """Compute and keep the beginning of prompts, exactly. Returns how many of its tokens are kept."""

@@ -27,7 +27,7 @@ def model_identity(model: PreTrainedModel, tokenizer: Any, rotary: RotaryGeometr
         tokenizer=_tokenizer_digest(tokenizer),
         config=digest_fields(_json({name: value for name, value in config.items() if name not in _INCIDENTAL})),
         dtype=str(model.dtype).removeprefix("torch."),
-        adapter=_adapter_digest(model),
+        adapter=adapter_digest(model),
         quantisation=digest_fields(_json(quantisation)) if quantisation else "",
         rope=_rope_digest(rotary),
     )
@@ -50,7 +50,7 @@ def _tokenizer_digest(tokenizer: Any) -> str:
     return digest_fields(words, _json(getattr(tokenizer, "chat_template", None)))
 
 
-def _adapter_digest(model: PreTrainedModel) -> str:
+def adapter_digest(model: PreTrainedModel) -> str:
     """How low-rank adapters are configured, and how each layer applies them now; their numbers are weights."""
     configs = getattr(model, "peft_config", None) or {}
     settings = {

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ragblend.config import GenerationSettings, PrefixSettings
 from ragblend.engine import Engine
-from ragblend.errors import CacheHandleError, ConfigError, StoreFullError
+from ragblend.errors import CacheHandleError, ConfigError, ModelError, StoreFullError
 from ragblend.library.library import Library
 from ragblend.prompt import CachePoint, Message
 from tests import tiny
@@ -85,6 +85,19 @@ def test_another_adapter_finds_nothing_of_the_first(start):
     library.close()
     assert ask(start(model=with_adapter(seed=1)), "Which mower?").prefix_tokens == 0
     assert ask(start(model=with_adapter()), "Which mower?").prefix_tokens > 0
+
+
+def test_an_adapter_that_is_switched_meanwhile_is_noticed(start):
+    model = with_adapter()
+    library = start(model=model)
+    ask(library, "Which mower?")
+    for module in model.modules():
+        if hasattr(module, "set_scale"):
+            module.set_scale("default", 3.0)
+    with pytest.raises(ModelError, match="adapters of .* were changed since the engine was made"):
+        ask(library, "Which mower?")
+    with pytest.raises(ModelError, match="adapters"):
+        library.engine.prefill([(1, 2, 3)])
 
 
 def test_a_damaged_file_is_computed_again(start):
