@@ -94,7 +94,7 @@ def test_an_adapter_that_is_switched_meanwhile_is_noticed(start):
     for module in model.modules():
         if hasattr(module, "set_scale"):
             module.set_scale("default", 3.0)
-    with pytest.raises(ModelError, match="adapters of .* were changed since the engine was made"):
+    with pytest.raises(ModelError, match=r"adapters of .* were changed since the engine was made"):
         ask(library, "Which mower?")
     with pytest.raises(ModelError, match="adapters"):
         library.engine.prefill([(1, 2, 3)])
