@@ -49,7 +49,6 @@ class ComputingLane:
     def __init__(self, layers: StoredLayers) -> None:
         self._layers = layers
         self._ahead: ReadAhead[list[LayerKV]] | None = None
-        self._nbytes, self._seconds = 0, 0.0
 
     def bring(self, layer: int) -> None:
         chunks = self._ahead.take(layer) if self._ahead else self._read(layer)
@@ -60,13 +59,12 @@ class ComputingLane:
             self._ahead.close()
 
     def _read(self, layer: int) -> list[LayerKV]:
-        chunks = self._layers.read(layer)
-        self._nbytes += sum(kv.nbytes for kv in chunks)
-        self._seconds += self._layers.read_s[layer]
-        if self._nbytes < FAST_SOURCE * self._seconds:
-            missing = [other for other in range(self._layers.count) if other not in self._layers.read_s]
-            window = max(1, READ_AHEAD_BYTES // max(1, self._layers.largest))
-            self._ahead = ReadAhead(self._layers.read, missing, window)
+        layers = self._layers
+        chunks = layers.read(layer)
+        if sum(layers.nbytes.values()) < FAST_SOURCE * sum(layers.read_s.values()):
+            missing = [other for other in range(layers.count) if other not in layers.read_s]
+            window = max(1, READ_AHEAD_BYTES // max(1, *layers.nbytes.values()))
+            self._ahead = ReadAhead(layers.read, missing, window)
         return chunks
 
 

@@ -29,8 +29,8 @@ class LostChunkError(StoreError):
 class StoredLayers:
     """What a plan's chunks have in the store, layer by layer. Reading and placing may be done by different threads.
 
-    count: layers, 0 if nothing is stored. read_s, place_s: seconds that each layer took so far. largest: bytes of the
-    largest layer so far, of all chunks.
+    count: layers, 0 if nothing is stored. nbytes: of each layer that was read so far, of all chunks. read_s, place_s:
+    seconds that each took.
     """
 
     def __init__(self, adapter: DecoderAdapter, plan: Plan, canvas: Canvas) -> None:
@@ -42,9 +42,9 @@ class StoredLayers:
         self._angles = adapter.rotary.angles(torch.arange(*span, device=adapter.device))
         self._stopped = threading.Event()
         self.count = adapter.layer_count if plan.placements else 0
+        self.nbytes: dict[int, int] = {}
         self.read_s: dict[int, float] = {}
         self.place_s: dict[int, float] = {}
-        self.largest = 0
 
     def read(self, layer: int, upload: Callable[[LayerKV], LayerKV] = lambda kv: kv) -> list[LayerKV]:
         """One layer of all chunks, compact as it is kept, and where ``upload`` puts it.
@@ -61,7 +61,7 @@ class StoredLayers:
                 chunks.append(upload(placement.reader.layer(layer)))
             except EntryError as error:
                 raise LostChunkError(placement.key or "", error) from error
-        self.largest = max(self.largest, sum(kv.nbytes for kv in chunks))
+        self.nbytes[layer] = sum(kv.nbytes for kv in chunks)
         self.read_s[layer] = time.perf_counter() - began
         return chunks
 

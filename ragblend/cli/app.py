@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -73,20 +74,20 @@ def run(words: list[str], *, json: bool, debug: bool) -> int:
         if debug:
             raise
         return fail(str(error), type(error).__name__, error.exit_status, json=json)
-    except OSError as error:
-        if debug:
-            raise
-        where = f"{error.filename}: " if error.filename else "the output cannot be written: "
-        return fail(f"{where}{error.strerror or error}", type(error).__name__, RagblendError.exit_status, json=json)
     except Exception as error:
         if debug:
             raise
-        message = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
-        return fail(message, type(error).__name__, RagblendError.exit_status, json=json)
+        return fail(_unexpected(error), type(error).__name__, RagblendError.exit_status, json=json)
     if status == INTERRUPTED:
         kept = ": what is finished is kept, run the same command again to go on" if words[0] in _RESUMED else ""
         return fail(f"interrupted{kept}", "KeyboardInterrupt", INTERRUPTED, json=json)
     return status
+
+
+def _unexpected(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return f"the output cannot be written: {error.strerror}"
+    return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
 
 
 def _help_of(error: typer.TyperException) -> str:

@@ -12,7 +12,7 @@ from torch.linalg import vector_norm
 from ragblend.errors import EntryError
 from ragblend.kernels.quantise import dequantise, quantise
 from ragblend.library.protocol import LibraryEngine
-from ragblend.library.sections import Wanted
+from ragblend.library.sections import Wanted, prefill
 from ragblend.store.base import ChunkKV, KVReader, KVStore
 
 # Largest distance of a layer's keys or values from those computed again, relative to their norm. Sums in another
@@ -24,9 +24,7 @@ _CODEC_SLACK = 1.1
 
 def deviating_entries(store: KVStore, engine: LibraryEngine, entries: Mapping[str, Wanted]) -> Iterator[str]:
     """Keys of those ``entries`` whose stored KV is not what ``engine`` computes for them."""
-    chunks = [each.token_ids for each in entries.values()]
-    contexts = [each.context_ids for each in entries.values()]
-    for key, computed in zip(entries, engine.prefill(chunks, contexts=contexts), strict=True):
+    for key, computed in zip(entries, prefill(engine, entries.values()), strict=True):
         reader = store.open(key, computed.token_ids)
         if reader is not None:
             with contextlib.closing(reader):

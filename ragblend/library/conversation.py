@@ -96,26 +96,24 @@ class ConversationReader:
         source = Source(passage.document, passage.chunk, passage.score, passage.text, passage.title)
         whole, bare = chunk_text(passage.title, "", passage.text), passage.text.strip()
         title_line = whole[: whole.index(bare)] if passage.title else ""
-        as_indexed = self._chunk(whole, source)
-        alone = self._chunk(bare, source)
+        as_indexed, known = self._chunk(whole, source)
         if self._has(as_indexed):
             made.runs.append(as_indexed)
-        elif self._has(alone) or not (title_line or self._is_known(whole)):
+            return
+        alone, alone_known = self._chunk(bare, source)
+        if self._has(alone) or not (title_line or known):
             made.runs += [self._glue(title_line), alone, self._glue("\n\n")]
             if not self._has(alone):
-                self._miss(alone, bare, made)
+                self._miss(alone, bare, alone_known, made)
         else:
             made.runs.append(as_indexed)
-            self._miss(as_indexed, whole, made)
+            self._miss(as_indexed, whole, known, made)
 
-    def _miss(self, chunk: Segment, text: str, made: Conversation) -> None:
-        if self._is_known(text):
+    def _miss(self, chunk: Segment, text: str, known: bool, made: Conversation) -> None:
+        if known:
             made.lost.append(_text_of(chunk, text))
         else:
             made.chunks.append(text)
-
-    def _is_known(self, text: str) -> bool:
-        return self._known is not None and self._known.chunk(text) is not None
 
     def _cut(self, whole: Segment, text: str) -> list[Segment]:
         """The chunk that begins with ``text`` and goes on with white space, as ``text`` alone."""
@@ -129,13 +127,14 @@ class ConversationReader:
     def _has(self, chunk: Segment) -> bool:
         return chunk.key is not None and self._store.contains(chunk.key)
 
-    def _chunk(self, text: str, source: Source) -> Segment:
+    def _chunk(self, text: str, source: Source) -> tuple[Segment, bool]:
+        """The text as a chunk, and whether it is known."""
         known = self._known.chunk(text) if self._known else None
         if known is not None:
-            return replace(known, source=source)
+            return replace(known, source=source), True
         token_ids = tuple(self._template.text_ids(text))
         key = self._engine.chunk_key(self._namespace, token_ids, self._store.codec.name)
-        return Segment("chunk", token_ids, key, source)
+        return Segment("chunk", token_ids, key, source), False
 
     def _glue(self, text: str) -> Segment:
         return Segment("glue", tuple(self._template.text_ids(text)))

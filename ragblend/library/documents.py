@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ragblend.errors import ConfigError, PathNotFoundError
 from ragblend.library.embedding import Embedder
@@ -89,8 +90,9 @@ class Documents:
 
 
 def _listed(paths: Paths) -> Sequence[str | Path]:
-    listed = [paths] if isinstance(paths, str | Path) else paths
-    if not isinstance(listed, Iterable) or not all(isinstance(path, str | Path) for path in listed):
+    listed: list[Any]
+    listed = [paths] if isinstance(paths, str | Path) or not isinstance(paths, Iterable) else list(paths)
+    if not all(isinstance(path, str | Path) for path in listed):
         raise ConfigError(f"give a path, or a list of paths, not {paths!r}")
     return listed
 

@@ -18,7 +18,7 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.reading import read_file
 from ragblend.library.records import Records
 from ragblend.library.report import Skipped
-from ragblend.library.sections import Wanted, in_sections, key_of
+from ragblend.library.sections import Wanted, in_sections, key_of, prefill
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
@@ -128,12 +128,10 @@ def prefill_into(
     store: DiskStore, engine: LibraryEngine, missing: Mapping[str, Wanted], progress: IndexProgress
 ) -> int:
     """Compute the KV of chunks, by key, and write each durably. Returns the number of tokens."""
-    chunks = [each.token_ids for each in missing.values()]
-    contexts = [each.context_ids for each in missing.values()]
-    for key, kv in zip(missing, engine.prefill(chunks, contexts=contexts), strict=True):
+    for key, kv in zip(missing, prefill(engine, missing.values()), strict=True):
         store.put(key, kv)
         progress.chunk(len(kv.token_ids))
-    return sum(map(len, chunks))
+    return sum(len(each.token_ids) for each in missing.values())
 
 
 @contextmanager

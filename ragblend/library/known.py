@@ -75,9 +75,7 @@ class KnownTexts:
         id = np.array([abs(owner)])
         for chunk in self._records.chunks(id).values() if owner > 0 else ():
             text = prompt_text(chunk.title, chunk.heading, chunk.text, chunk.metadata)
-            source = Source(chunk.document, chunk.ordinal, 0.0, chunk.text, chunk.title, chunk.heading)
-            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source, in_context=chunk.in_context)
-            return text, segment
+            return text, chunk.segment(chunk.source(0.0))
         for _, own in self._texts.read(id) if owner < 0 else ():
             return own.text, Segment("chunk", own.token_ids, own.entry_key, Source("", 0, 0.0, own.text))
         return None

@@ -14,7 +14,7 @@ from ragblend.library.progress import IndexProgress
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import PrecomputeReport, Skipped
-from ragblend.library.sections import as_prefilled
+from ragblend.library.sections import as_prefilled, prefill
 from ragblend.prompt.matching import BLOCK
 from ragblend.store.disk import DiskStore
 
@@ -120,11 +120,7 @@ class Precomputer:
                     missing.append(text)
         entries = {text.entry_key: text.token_ids for text in missing}
         behind = as_prefilled(self.records, self.engine, self.store, entries)  # a document's chunk that was lost
-        kvs = self.engine.prefill(
-            [text.token_ids for text in missing],
-            contexts=[behind[text.entry_key].context_ids for text in missing],
-            cancelled=cancelled,
-        )
+        kvs = prefill(self.engine, [behind[text.entry_key] for text in missing], cancelled)
         for text, kv in zip(missing, kvs, strict=True):
             with self.writing():
                 entry = self.store.write_blob(text.entry_key, kv)

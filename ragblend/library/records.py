@@ -14,7 +14,8 @@ import numpy as np
 from ragblend.library.chunking import Chunk
 from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids
-from ragblend.prompt import chunk_text
+from ragblend.prompt import Segment, chunk_text
+from ragblend.results import Source
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import token_bytes, token_ids_of
 from ragblend.store.namespace_key import require_same_key
@@ -44,10 +45,13 @@ class StoredChunk:
     metadata: str | None
     embedding: bytes
 
-    @property
-    def in_context(self) -> bool:
-        """Whether chunks of its document stand before it, behind which it may have been prefilled."""
-        return self.metadata is None and self.ordinal > 0
+    def source(self, score: float) -> Source:
+        return Source(self.document, self.ordinal, score, self.text, self.title, self.heading)
+
+    def segment(self, source: Source) -> Segment:
+        """As it stands in prompts. Behind others of its document it may have been prefilled behind those."""
+        in_context = self.metadata is None and self.ordinal > 0
+        return Segment("chunk", self.token_ids, self.entry_key, source, in_context=in_context)
 
 
 @dataclass(frozen=True, slots=True)

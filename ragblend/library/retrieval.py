@@ -15,8 +15,6 @@ from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids, VectorIndex
 from ragblend.library.records import Records, StoredChunk
 from ragblend.library.report import Hit
-from ragblend.prompt import Segment
-from ragblend.results import Source
 from ragblend.store.encryption import Cipher
 
 # Equal texts that were embedded in different batches differ in the sixth decimal, as the index keeps them.
@@ -129,8 +127,7 @@ def _ranked(ids: Ids, scores: list[float], chunks: dict[int, StoredChunk]) -> li
     for score, chunk in scored:
         name = chunk.entry_key if chunk.metadata is None else f"{chunk.entry_key} {chunk.document}"
         if name not in hits:
-            source = Source(chunk.document, chunk.ordinal, score, chunk.text, chunk.title, chunk.heading)
-            segment = Segment("chunk", chunk.token_ids, chunk.entry_key, source, in_context=chunk.in_context)
+            source = chunk.source(score)
             metadata = None if chunk.metadata is None else json.loads(chunk.metadata)
-            hits[name] = Hit(segment, source, np.frombuffer(chunk.embedding, np.float32), metadata)
+            hits[name] = Hit(chunk.segment(source), source, np.frombuffer(chunk.embedding, np.float32), metadata)
     return list(hits.values())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
+from ragblend.store.base import ChunkKV
 from ragblend.store.disk import DiskStore
 
 Ids = tuple[int, ...]
@@ -47,6 +48,15 @@ def in_sections(chunks: Iterable[Ids], engine: LibraryEngine) -> list[Wanted]:
 def key_of(wanted: Wanted, engine: LibraryEngine, store: DiskStore) -> str:
     """The key of its entry in ``store``."""
     return engine.chunk_key(store.key_namespace, wanted.token_ids, store.codec.name, wanted.context_ids)
+
+
+def prefill(
+    engine: LibraryEngine, wanted: Iterable[Wanted], cancelled: Callable[[], bool] | None = None
+) -> Iterator[ChunkKV]:
+    """The KV of each in order, as ``LibraryEngine.prefill``."""
+    listed = list(wanted)
+    chunks, contexts = [each.token_ids for each in listed], [each.context_ids for each in listed]
+    return engine.prefill(chunks, contexts=contexts, cancelled=cancelled)
 
 
 def as_prefilled(

@@ -71,7 +71,7 @@ class ChosenLayers(QueryAttention):
         self.step = step
 
     def scores(self, request: Request) -> Tensor:
-        return received(request, request.plan.mandatory, lambda layer, begin: (layer - begin) % self.step == 0)
+        return received(request, request.plan.mandatory, step=self.step)
 
 
 class LeadingMix(QueryAttention):
@@ -92,7 +92,7 @@ class TwoRounds(QueryAttention):
     def select(self, request: Request) -> RowRun:
         half = dataclasses.replace(request, ratio=request.ratio / 2)
         first = half.best_candidates(self.scores(request))
-        scores = received(request, request.with_mandatory(first), lambda *_: True)
+        scores = received(request, request.with_mandatory(first))
         scores[first] += FIRST
         return request.run(request.with_mandatory(request.best_candidates(scores)))
 
@@ -138,22 +138,10 @@ class Covering(QueryAttention):
 
 
 class StrongestHead(QueryAttention):
-    """The head that attends most to a token counts, not the mean of all heads."""
+    """The head that attends most to a token counts, not the mean of all heads; upper two thirds of the layers."""
 
     def scores(self, request: Request) -> Tensor:
-        begin = int(self.first * request.adapter.layer_count)
-        suffix = len(request.plan) - request.plan.suffix_start
-        scores = torch.zeros(len(request.plan))
-
-        def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
-            if layer >= begin:
-                weights = reference.probabilities(query[:, :, -suffix:], keys, rows[-suffix:], attention)
-                scores.add_(weights[0].mean(dim=1).amax(dim=0))
-
-        run = request.run(request.plan.mandatory)
-        run.on_attend = add
-        request.adapter.forward_rows(request.canvas, request.plan.token_ids, run)
-        return scores
+        return received(request, request.plan.mandatory, first=1 / 3, measure=_by_strongest_head)
 
 
 class ScoreTimesDeviation(Policy):
@@ -228,23 +216,28 @@ class FromStoredHidden(QueryAttention):
         return run
 
 
-def received(request: Request, rows: Tensor, wanted) -> Tensor:
-    """Attention that each position receives from the suffix in a pass over ``rows``, [T] fp32.
+def received(request: Request, rows: Tensor, *, first=2 / 3, step=1, measure=ops.attention_received) -> Tensor:
+    """What each position receives from the suffix in a pass over ``rows``, [T] fp32, summed over layers.
 
-    wanted: of a layer among the last third and the first of them, whether it counts.
+    first: where the layers begin that count, as a share of the depth. step: of so many one counts. measure: of one
+    layer, from its suffix queries, keys, rows and attention.
     """
-    begin = int(2 / 3 * request.adapter.layer_count)
+    begin = int(first * request.adapter.layer_count)
     suffix = len(request.plan) - request.plan.suffix_start
     scores = torch.zeros(len(request.plan))
 
     def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
-        if layer >= begin and wanted(layer, begin):
-            scores.add_(ops.attention_received(query[:, :, -suffix:], keys, rows[-suffix:], attention))
+        if layer >= begin and (layer - begin) % step == 0:
+            scores.add_(measure(query[:, :, -suffix:], keys, rows[-suffix:], attention))
 
     run = request.run(rows)
     run.on_attend = add
     request.adapter.forward_rows(request.canvas, request.plan.token_ids, run)
     return scores
+
+
+def _by_strongest_head(query: Tensor, keys: Tensor, rows: Tensor, attention: Attention) -> Tensor:
+    return reference.probabilities(query, keys, rows, attention)[0].mean(dim=1).amax(dim=0)
 
 
 def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, list[Tensor]]) -> list[Variant]:
@@ -259,7 +252,7 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "query, middle third": QueryAttention(1 / 3, 2 / 3),
         "query, third quarter": QueryAttention(0.5, 0.75),
         "query, every third of its layers": ChosenLayers(3),
-        "query, strongest head": StrongestHead(1 / 3, 1.0),
+        "query, strongest head": StrongestHead(),
         "query, spans of 5": Spans(5),
         "query, spans of 15": Spans(15),
         "query, two rounds": TwoRounds(),

@@ -198,9 +198,28 @@ def docs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def many_docs(tmp_path: Path) -> Path:
+    """Twelve documents of one chunk each."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(12):
+        text = f"Machine {number} is painted in colour {number * 7}. Its weight is {number + 3} kilograms."
+        (folder / f"{number}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "key"
     path.write_text("5b" * 32 + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def other_key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "other"
+    path.write_text("00" * 32)
     path.chmod(0o600)
     return path
 

@@ -227,12 +227,9 @@ class TestWithoutTheKey:
         locked.catalogue.verify()
         assert locked.info().documents == 4
 
-    def test_another_key_opens_nothing(self, filled, open_library, tmp_path):
-        other = tmp_path / "other"
-        other.write_text("00" * 32)
-        other.chmod(0o600)
+    def test_another_key_opens_nothing(self, filled, open_library, other_key_file):
         with pytest.raises(StoreError, match="another key"):
-            open_library(store=StoreSettings(encryption_key_file=other))
+            open_library(store=StoreSettings(encryption_key_file=other_key_file))
 
     def test_it_may_not_lie_in_the_library(self, open_library, key_file, tmp_path):
         open_library().close()

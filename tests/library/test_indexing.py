@@ -226,7 +226,7 @@ def test_memory_holds_no_more_than_a_few_chunks_of_kv(open_library, engine, watc
     alive: list[weakref.ref] = []
     most = 0
 
-    def prefill(chunks, contexts):
+    def prefill(chunks, contexts, cancelled):
         nonlocal most
         for kv in engine.prefill(chunks, contexts=contexts):
             alive.append(weakref.ref(kv.layers[0].keys))

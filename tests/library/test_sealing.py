@@ -95,12 +95,9 @@ def test_without_the_key_or_for_reading_it_names_the_command(old, key_file, open
     assert open_tenant(read_only=True).search("warranty", k=1)
 
 
-def test_another_key_is_refused_and_changes_nothing(old, open_tenant, pieces, tmp_path):
-    other = tmp_path / "other"
-    other.write_text("00" * 32)
-    other.chmod(0o600)
+def test_another_key_is_refused_and_changes_nothing(old, open_tenant, pieces, other_key_file):
     with pytest.raises(StoreError, match="another key"):
-        open_tenant(store=StoreSettings(encryption_key_file=other))
+        open_tenant(store=StoreSettings(encryption_key_file=other_key_file))
     assert is_as_it_was(open_tenant())
 
 

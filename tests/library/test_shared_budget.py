@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -21,17 +20,6 @@ from tests.store.measuring import MeasuringFiles
 
 SHORT = GenerationSettings(max_tokens=3)
 SYSTEM = "You are the clerk of a garden shop. " * 8
-
-
-@pytest.fixture
-def many_docs(tmp_path: Path) -> Path:
-    """Twelve documents of one chunk each."""
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(12):
-        text = f"Machine {number} is painted in colour {number * 7}. Its weight is {number + 3} kilograms."
-        (folder / f"{number}.txt").write_text(text)
-    return folder
 
 
 @pytest.fixture

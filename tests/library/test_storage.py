@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,17 +21,6 @@ from ragblend.store.metrics import StoreMetrics, namespace_label
 SHORT = GenerationSettings(max_tokens=4)
 CANARY = "Xylophonquartz"
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def many_docs(tmp_path: Path) -> Path:
-    """Twelve documents of one chunk each."""
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(12):
-        text = f"Machine {number} is painted in colour {number * 7}. Its weight is {number + 3} kilograms."
-        (folder / f"{number}.txt").write_text(text)
-    return folder
 
 
 def kv_bytes(library: Library) -> int:

@@ -82,7 +82,7 @@ class TestSampleAndAudit:
             return ChunkKV(kv.token_ids, tuple(layers))
 
         class Fixed:
-            def prefill(self, chunks, contexts):
+            def prefill(self, chunks, contexts, cancelled):
                 return iter([cast(1.0)])
 
         for scale, deviates in ((1.0, []), (1.0001, []), (1.2, ["k"])):

@@ -32,6 +32,10 @@ def test_add(library, paths):
         library.add(paths)
 
 
+def test_paths_may_come_one_by_one(library, docs):
+    assert library.add(docs.glob("*.md")).indexed == 2
+
+
 def test_models_and_folders():
     with pytest.raises(ConfigError, match="the model must be a path or a name, got 5"):
         Engine(5)
