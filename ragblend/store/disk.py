@@ -296,6 +296,12 @@ class DiskStore(KVStore):
         except (EntryError, OSError):
             return None
 
+    def read_ahead(self, key: str) -> None:
+        """Have the operating system read an entry's file into its page cache. What fails is left to who needs it."""
+        path = self._path(key)
+        with contextlib.suppress(EntryError, OSError), contextlib.closing(FileSource(path, self.files)) as source:
+            source.read_ahead()
+
     def check(self, key: str, token_ids: tuple[int, ...] | None = None) -> MissCause | None:
         """Read a recorded entry whole: None if it is sound, or why it would be a miss. Changes nothing.
 

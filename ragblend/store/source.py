@@ -14,6 +14,7 @@ from ragblend.errors import CorruptEntryError, EntryAllocationError, EntryError
 from ragblend.store.files import SYSTEM_FILES, Files
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_READ_AHEAD_BYTES = 1 << 20
 
 
 class ByteSource(Protocol):
@@ -68,6 +69,13 @@ class FileSource:
                 raise CorruptEntryError(f"{self.name}: the file ends at byte {begin + done:,}")
             done += count
         return data
+
+    def read_ahead(self) -> None:
+        """Read the file in parts, so that the page cache has it whole. Raises EntryAllocationError, OSError."""
+        part = allocate(self.name, min(self.nbytes, _READ_AHEAD_BYTES), self._files)
+        begin = 0
+        while begin < self.nbytes and (count := self._files.read(self._file.fileno(), part, begin)):
+            begin += count
 
     def touch(self) -> None:
         """Note that the file is used now, in its modification time; in a folder that cannot be written, do not."""

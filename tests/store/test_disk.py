@@ -14,6 +14,7 @@ import pytest
 from ragblend.errors import ConfigError, CorruptEntryError, LibraryBusyError, StoreError, StoreFullError
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
+from ragblend.store.files import Files
 from tests.store.faults import WatchedFiles
 
 
@@ -257,6 +258,39 @@ class TestFailingDisk:
         monkeypatch.setattr(disk, "files", failing("rename", errno.EROFS))
         assert disk.open(key, kv.token_ids) is None
         assert not disk.contains(key)
+
+
+class ReadsCounted(Files):
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def read(self, descriptor, buffer, offset):
+        count = super().read(descriptor, buffer, offset)
+        self.nbytes += count
+        return count
+
+
+class TestReadingAhead:
+    def test_reads_the_file_from_end_to_end(self, disk, kv, key):
+        entry = disk.write_blob(key, kv)
+        reads = ReadsCounted()
+        disk.files = reads
+        disk.read_ahead(key)
+        assert reads.nbytes == entry.nbytes
+
+    @pytest.mark.parametrize("operation", ["open", "read", "allocate"])
+    def test_what_fails_is_left_to_who_needs_the_entry(self, disk, kv, key, operation):
+        disk.put(key, kv)
+        disk.files = failing(operation, errno.EIO)
+        disk.read_ahead(key)
+        assert disk.check(key) == "corrupt"
+        disk.files = Files()
+        blob_path(disk, key).write_bytes(b"")
+        disk.read_ahead(key)
+        blob_path(disk, key).unlink()
+        disk.read_ahead(key)
+        assert disk.check(key) == "missing"
+        assert not disk.misses
 
 
 class TestFullDisk:
