@@ -29,6 +29,7 @@ def test_folder_without_a_tokenizer_is_enough(run: Run, tmp_path: Path) -> None:
 
 def test_failing_model_is_status_1(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ragblend.blend.gate.FP32_TOLERANCE", 0.0)
+    monkeypatch.setattr("ragblend.blend.gate.OWN_ROUNDINGS", 0.0)
     result = run("doctor", model)
     assert result.status == 1
     assert "FAILED" in result.out
