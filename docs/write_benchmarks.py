@@ -222,6 +222,30 @@ def codecs(report: dict[str, Any]) -> Lines:
     )
 
 
+def codec_fidelity(report: dict[str, Any]) -> Lines:
+    def less(row: dict[str, Any], metric: str, digits: int) -> str:
+        difference = row["versus_raw"][metric]
+        interval = f"{difference['low']:+.{digits}f} to {difference['high']:+.{digits}f}"
+        return f"{difference['mean']:+.{digits}f} ({interval})" if row["codec"] != "raw" else ""
+
+    yield from table(
+        ["policy", "codec", "KL to full", "less raw's (95%)", "top-1", "F1", "less raw's (95%)", "n"],
+        [
+            (
+                row["policy"],
+                row["codec"] or "-",
+                f"{row['kl_to_full']:.4f}",
+                less(row, "kl_to_full", 4) if row["codec"] else "",
+                f"{row['top1_agreement']:.3f}",
+                f"{row['f1']:.3f}",
+                less(row, "f1", 3) if row["codec"] else "",
+                str(row["n"]),
+            )
+            for row in report["fidelity"]
+        ],
+    )
+
+
 def study(report: dict[str, Any]) -> Lines:
     yield from table(
         ["behind", "selection", "ratio", "rows", "KL to full", "95%", "top-1", "gold NLL", "F1", "vs full", "same"],
@@ -322,11 +346,18 @@ SECTIONS = (
         codecs,
     ),
     Section(
+        "codec-fidelity.json",
+        "What codecs change in answers",
+        ("XQuAD (English), the policy at 0.15. Compression changes nothing.",),
+        "ragblend bench store --codecs raw,int8,fp8,int4 --data xquad_en.jsonl --limit 60 --policies none,query --json",
+        codec_fidelity,
+    ),
+    Section(
         "throughput.json",
         "Throughput",
         (
-            "60 questions over the example handbook by Zipf's law, one engine. Each request is timed once; how long",
-            "it would wait at a rate is worked out from these times.",
+            "Questions over the example handbook by Zipf's law, one engine. Each request is timed once; how long it",
+            "would wait at a rate is worked out from these times.",
         ),
         "ragblend bench throughput --policies full,prefix,query --ratio 0.1 --requests 60 --json",
         throughput,

@@ -3,10 +3,12 @@
     python tests/benchmarks/policy_study.py selections --data xquad_en.jsonl --limit 12 [--model M] [--ratios 0.1]
     python tests/benchmarks/policy_study.py prefills --data musique.jsonl --limit 6 --json musique.json
     python tests/benchmarks/policy_study.py ratios --data handbook
+    python tests/benchmarks/policy_study.py chunks --data handbook
 
 ``selections``: all of selections.py on chunks behind the preamble. ``prefills``: none, hkvd and query behind all of
 prefills.py. ``ratios``: the built-in policies at 0.02 to 0.3. ``--data handbook`` takes the example handbook's
-questions with what a library finds for them.
+questions with what a library finds for them. ``chunks``: the built-in policies on the handbook in chunks of 64 to 512
+tokens, as a library keeps them.
 
 Prints means with 95% bootstrap intervals: KL to full prefill along full prefill's own greedy answer, agreement on
 the most likely token, NLL of the right answer, F1, exact match, share of answers that equal full prefill's, rows
@@ -25,6 +27,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -42,11 +45,14 @@ from ragblend.bench.quality import QUESTION
 from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant
 from ragblend.blend.policies import policy_named
-from ragblend.config import fixed_ratio
+from ragblend.config import ChunkSettings, fixed_ratio
 
 ANSWER_TOKENS = 24
 RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 FULL = Variant("full", policy_named("full"), 1.0)
+# How the handbook is cut, and how many chunks are found for a question.
+CHUNK_TOKENS, FOUND = 256, 6
+CHUNK_SIZES = (64, 128, 256, 512)
 
 
 def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question], Collection]:
@@ -62,22 +68,50 @@ def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question],
 
 
 def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
-    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    asked = [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]
-    with tempfile.TemporaryDirectory() as folder, Library.open(folder, engine=engine) as library:
-        library.add([handbook_folder()])
-        everything = library.search(asked[0]["question"], 10_000)
+    with _indexed_handbook(engine, CHUNK_TOKENS) as library:
+        everything = library.search("anything", 10_000)
         everything.sort(key=lambda hit: (hit.source.document, hit.source.chunk))
         documents = [
             [hit.segment.token_ids for hit in of] for _, of in groupby(everything, lambda h: h.source.document)
         ]
-        questions = []
-        for line in asked:
-            found = [hit.segment for hit in library.search(line["question"], 6)]
-            example = Example(line["id"], line["question"], tuple(line["answers"]), ())
-            gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
-            questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))
-    return questions, Collection(engine, tuple(map(tuple, documents)))
+        return _asked(engine, library, limit, FOUND), Collection(engine, tuple(map(tuple, documents)))
+
+
+@contextmanager
+def _indexed_handbook(engine: Engine, chunk_tokens: int) -> Iterator[Library]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Library.open(folder, engine=engine, chunk=ChunkSettings(chunk_tokens)) as library,
+    ):
+        library.add([handbook_folder()])
+        yield library
+
+
+def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Question]:
+    """The handbook's first single-fact questions, with the ``k`` chunks that the library finds for each."""
+    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = []
+    for line in [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]:
+        found = [hit.segment for hit in library.search(line["question"], k)]
+        example = Example(line["id"], line["question"], tuple(line["answers"]), ())
+        gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
+        questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))
+    return questions
+
+
+def measure_chunk_sizes(engine: Engine, limit: int) -> Iterator[tuple[str, Measurement]]:
+    """The built-in policies on the handbook as a library keeps it, cut small and large. Prompts are about as long."""
+    variants = [Variant(name, policy_named(name), 0.1) for name in ("none", "leading", "hkvd", "query")]
+    for tokens in CHUNK_SIZES:
+        with _indexed_handbook(engine, tokens) as library:
+            for question in _asked(engine, library, limit, FOUND * CHUNK_TOKENS // tokens):
+                trial = Trial(engine, question, library.store)
+                reference = trial.full(FULL)
+                way = f"chunks of {tokens} tokens"
+                yield way, reference.measurement
+                for variant in variants:
+                    yield way, trial.blended(variant, reference)
+        print(f"{tokens} tokens a chunk", flush=True)
 
 
 def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str, Measurement]]:
@@ -115,17 +149,19 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str
 
 def rows_of(measured: Sequence[tuple[str, Measurement]]) -> list[dict[str, Any]]:
     """Means and intervals of each variant."""
-    full = {each.id: each for way, each in measured if not way}
+    full = {(way, each.id): each for way, each in measured if each.policy == FULL.label}
     groups: dict[tuple[str, str, float], list[Measurement]] = defaultdict(list)
     for way, each in measured:
         groups[way, each.policy, each.ratio].append(each)
     rows = []
     for (way, policy, ratio), group in groups.items():
+        references = [full.get((way, each.id)) or full["", each.id] for each in group]
         row: dict[str, Any] = {"prefilled_behind": way, "selection": policy, "ratio": ratio, "n": len(group)}
         for metric in ("kl_to_full", "top1_agreement", "gold_nll", "f1", "em", "computed_tokens"):
             row[metric] = dataclasses.asdict(bootstrap_mean([getattr(each, metric) for each in group]))
-        row["f1_less_full"] = dataclasses.asdict(bootstrap_mean([each.f1 - full[each.id].f1 for each in group]))
-        row["same_answer"] = statistics.fmean(each.answer == full[each.id].answer for each in group)
+        pairs = list(zip(group, references, strict=True))
+        row["f1_less_full"] = dataclasses.asdict(bootstrap_mean([each.f1 - reference.f1 for each, reference in pairs]))
+        row["same_answer"] = statistics.fmean(each.answer == reference.answer for each, reference in pairs)
         row["ttft_s"] = statistics.median(each.ttft_s for each in group)
         rows.append(row)
     return rows
@@ -133,7 +169,7 @@ def rows_of(measured: Sequence[tuple[str, Measurement]]) -> list[dict[str, Any]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["selections", "prefills", "ratios"])
+    parser.add_argument("study", choices=["selections", "prefills", "ratios", "chunks"])
     parser.add_argument("--data", required=True, help="JSON lines, or handbook")
     parser.add_argument("--limit", type=int, default=8)
     parser.add_argument("--model")
@@ -144,7 +180,8 @@ def main() -> None:
     for ratio in arguments.ratios:
         fixed_ratio(ratio)
     engine = Engine(arguments.model)
-    rows = rows_of(list(measure(engine, arguments)))
+    sizes = arguments.study == "chunks"
+    rows = rows_of(list(measure_chunk_sizes(engine, arguments.limit) if sizes else measure(engine, arguments)))
     for row in rows:
         kl = row["kl_to_full"]
         name = f"{row['prefilled_behind']:30} {row['selection']:36} {row['ratio']:5g}"

@@ -37,6 +37,7 @@ WAYS = (
     "preamble",
     "opening",
     "first token",
+    "nothing",
     "own text",
     "own text, three times",
     "similar chunks",
@@ -58,6 +59,8 @@ WAYS = (
     "three to six before, or preamble",
     "mean of preamble and own text",
 )
+# How much of a prompt's beginning stands there, if not all of it.
+_OPENING_TOKENS = {"first token": 1, "nothing": 0}
 _PLACED = {"similar chunks, placed": 3, "six similar chunks, placed": 6}
 
 
@@ -122,6 +125,7 @@ class Prefills:
             "preamble": lambda _: [preamble],
             "opening": lambda _: [()],
             "first token": lambda _: [()],
+            "nothing": lambda _: [()],
             "own text": lambda chunk: [own(chunk, OWN_TOKENS)],
             "own text, three times": lambda chunk: [own(chunk, 3 * OWN_TOKENS)],
             "similar chunks": lambda chunk: [_joined(nearest(chunk, 3))],
@@ -154,7 +158,7 @@ class Prefills:
         if (way, chunk) not in self._known and way in _PLACED:
             self._known[way, chunk] = self._behind_placed(chunk, _PLACED[way])
         elif (way, chunk) not in self._known:
-            opening = self._engine.template.prefix_ids[: 1 if way == "first token" else None]
+            opening = self._engine.template.prefix_ids[: _OPENING_TOKENS.get(way)]
             kvs = [self._behind(chunk, (*opening, *context)) for context in self._contexts[way](chunk)]
             self._known[way, chunk] = kvs[0] if len(kvs) == 1 else _mean(kvs)
         return self._known[way, chunk]
