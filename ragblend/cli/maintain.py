@@ -49,12 +49,17 @@ def info(
         ("tokens", f"{found.tokens:,}"),
         ("texts", f"{found.texts:,} precomputed"),
         ("KV", f"{megabytes(found.kv_bytes)} as {found.store.codec}"),
+        *([("of it unneeded", _unneeded(found.unneeded_bytes))] if found.unneeded_bytes else []),
         *_store_rows(found.store),
         ("model", found.model or "not indexed yet"),
         ("embedder", found.embedder or "not indexed yet"),
         ("created", f"{created:%Y-%m-%d %H:%M}"),
     ]
     stdout().print(table(["", ""], rows))
+
+
+def _unneeded(nbytes: int) -> str:
+    return f"{megabytes(nbytes)}: a run did not finish. Index again to use it, or delete it with `ragblend gc`"
 
 
 def _store_rows(store: StoreInfo) -> list[tuple[str, str]]:

@@ -101,8 +101,9 @@ class LibraryInfo:
     """What one namespace of a library holds, and what the library was made with.
 
     model, model_reference (what to load it by) and embedder are empty until something has been indexed.
-    prefix_bytes: of the prefix cache. created_at: seconds since the epoch.
-    texts: those precomputed without a document. learning: of this process.
+    unneeded_bytes: of ``kv_bytes``, what no chunk and no text needs: an interrupted run computed it, which indexing the
+    same documents again finds, and ``gc`` deletes. prefix_bytes: of the prefix cache. created_at: seconds since the
+    epoch. texts: those precomputed without a document. learning: of this process.
     """
 
     path: str
@@ -111,6 +112,7 @@ class LibraryInfo:
     chunks: int
     tokens: int
     kv_bytes: int
+    unneeded_bytes: int
     prefix_bytes: int
     model: str
     model_reference: str

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from ragblend import Library
+from ragblend.kernels.layout import LayerKV
+from ragblend.store.base import ChunkKV
 from tests.cli.conftest import Run
 
 
@@ -23,6 +28,15 @@ def test_info(run: Run, library: Path, model: Path, no_model: None) -> None:
     as_text = run("info", "--library", library)
     assert as_text.status == 0
     assert "all-MiniLM-L6-v2" in as_text.out
+
+
+def test_info_tells_what_an_interrupted_run_left(run: Run, library: Path, no_model: None) -> None:
+    assert "unneeded" not in run("info", "--library", library).out
+    with Library.open(library) as opened:
+        layer = torch.zeros(2, 1, 3, 4)
+        nbytes = opened.store.put("ab" * 32, ChunkKV((1, 2, 3), (LayerKV(layer[0], layer[1]),)))
+    assert run("info", "--library", library, "--json").json["unneeded_bytes"] == nbytes
+    assert "did not finish" in " ".join(run("info", "--library", library).out.split())
 
 
 def test_damage_is_found_and_repaired(run: Run, library: Path) -> None:

@@ -208,8 +208,10 @@ class TestGarbage:
         nbytes = library.store.put(key, kv)
         assert library.verify().orphans == (key,)
         assert library.verify().ok
+        assert library.info().unneeded_bytes == nbytes
         report = library.gc()
         assert (report.entries, report.files, report.nbytes) == (1, 0, nbytes)
+        assert library.info().unneeded_bytes == 0
         assert not library.store.contains(key)
         assert library.verify().orphans == ()
 
