@@ -248,7 +248,20 @@ def codec_fidelity(report: dict[str, Any]) -> Lines:
 
 def study(report: dict[str, Any]) -> Lines:
     yield from table(
-        ["behind", "selection", "ratio", "rows", "KL to full", "95%", "top-1", "gold NLL", "F1", "vs full", "same"],
+        [
+            "behind",
+            "selection",
+            "ratio",
+            "rows",
+            "KL to full",
+            "95%",
+            "top-1",
+            "gold NLL",
+            "F1",
+            "vs full",
+            "EM",
+            "same",
+        ],
         [
             (
                 row["prefilled_behind"] or "-",
@@ -261,6 +274,7 @@ def study(report: dict[str, Any]) -> Lines:
                 f"{row['gold_nll']['mean']:.2f}",
                 f"{row['f1']['mean']:.3f}",
                 f"{row['f1_less_full']['mean']:+.3f}",
+                f"{row['em']['mean']:.3f}",
                 f"{row['same_answer']:.0%}",
             )
             for row in report["rows"]
@@ -303,6 +317,7 @@ class Section(NamedTuple):
 STUDY = (
     "What to recompute, and what to prefill chunks behind. KL to full is along full prefill's own greedy answer,",
     "*vs full* is the difference of F1 to full prefill's, *same* the share of answers that equal it word for word.",
+    "Studies run beside other work, so instead of seconds there are *rows*: how many of the prompt's were computed.",
     "[policies.md](policies.md) says what the names mean and what was made of it.",
 )
 SECTIONS = (

@@ -23,9 +23,9 @@ class SlowDiskStore(DiskStore):
     by 2 MiB at most. Raises ConfigError for a rate that is not positive.
     """
 
-    def __init__(self, root: Path, catalogue: Catalogue, bytes_s: float) -> None:
+    def __init__(self, root: Path, catalogue: Catalogue, bytes_s: float, codec: str = "raw") -> None:
         require(bytes_s > 0, f"storage must give more than 0 bytes a second, got {bytes_s}")
-        super().__init__(root, catalogue)
+        super().__init__(root, catalogue, codec=codec)
         self._device = _Device(bytes_s)
 
     def open(self, key: str, token_ids: tuple[int, ...]) -> KVReader | None:

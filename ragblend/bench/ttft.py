@@ -57,8 +57,12 @@ class TtftRow:
 
 @dataclass(frozen=True, slots=True)
 class TtftReport:
-    """baseline: per context length, in the order of the rows. storage_mb_s: of the storage that was simulated."""
+    """baseline: per context length, in the order of the rows. codec: of the chunks' KV.
 
+    storage_mb_s: of the storage that was simulated.
+    """
+
+    codec: str
     storage_mb_s: float | None
     rows: tuple[TtftRow, ...]
     baseline: tuple[Baseline, ...]
@@ -74,6 +78,7 @@ def run(
     repeats: int,
     chunk_tokens: int = 256,
     texts: Sequence[str] | None = None,
+    codec: str = "raw",
     storage_mb_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TtftReport:
@@ -82,8 +87,8 @@ def run(
     Chunks of ``texts`` (None: the example handbook) are put into a store on the disk and read back
     through the page cache, as in a library that is in use. Each round runs everything once, so that
     what disturbs the machine meets all alike; one round to warm up is not counted.
-    storage_mb_s: as if the store were on storage that gives so many MB (10^6 bytes) a second.
-    progress: called with the rounds done and their total.
+    codec: what their KV is kept as. storage_mb_s: as if the store were on storage that gives so many MB (10^6 bytes) a
+    second. progress: called with the rounds done and their total.
 
     Raises ConfigError for unknown policies, lengths below 1 and too little text; ContextOverflowError.
     """
@@ -97,7 +102,7 @@ def run(
     baselines: list[Baseline] = []
     total = (repeats + 1) * len(contexts)
     for number, context in enumerate(contexts):
-        with _stored(engine, chunks[number], storage_mb_s) as (store, segments):
+        with _stored(engine, chunks[number], codec, storage_mb_s) as (store, segments):
             measured = _Rounds(engine, engine.template.build(segments, QUESTION), store, variants)
             for done in range(repeats + 1):
                 measured.round(done)
@@ -105,7 +110,7 @@ def run(
                     progress(number * (repeats + 1) + done + 1, total)
         rows.extend(measured.rows(context))
         baselines.append(measured.baseline())
-    return TtftReport(storage_mb_s, tuple(rows), tuple(baselines), describe_machine(engine))
+    return TtftReport(codec, storage_mb_s, tuple(rows), tuple(baselines), describe_machine(engine))
 
 
 class _Rounds:
@@ -205,11 +210,12 @@ def _median(seconds: Iterable[float | None]) -> float | None:
 
 @contextmanager
 def _stored(
-    engine: Engine, chunks: Sequence[tuple[int, ...]], storage_mb_s: float | None = None
+    engine: Engine, chunks: Sequence[tuple[int, ...]], codec: str, storage_mb_s: float | None
 ) -> Iterator[tuple[KVStore, list[Segment]]]:
     """The chunks' KV in a store in a temporary folder, and their segments."""
-    segments = [Segment("chunk", ids, engine.chunk_key(DEFAULT_NAMESPACE, ids)) for ids in chunks]
-    make = DiskStore if storage_mb_s is None else partial(SlowDiskStore, bytes_s=storage_mb_s * 1e6)
+    segments = [Segment("chunk", ids, engine.chunk_key(DEFAULT_NAMESPACE, ids, codec)) for ids in chunks]
+    plain = partial(DiskStore, codec=codec)
+    make = plain if storage_mb_s is None else partial(SlowDiskStore, bytes_s=storage_mb_s * 1e6, codec=codec)
     with temporary_store(make) as store:
         for segment, kv in zip(segments, engine.prefill(chunks), strict=True):
             store.put(segment.key or "", kv)

@@ -12,7 +12,7 @@ from ragblend.cli import bench_compare, bench_growth, start
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar, whole_number
 from ragblend.cli.options import Debug, Device, Dtype, Json, Model, Ratio
 from ragblend.cli.output import emit, stdout, table
-from ragblend.config import CODECS, as_ratio, fixed_ratio, require
+from ragblend.config import CODECS, StoreSettings, as_ratio, fixed_ratio, require
 
 if TYPE_CHECKING:
     from ragblend.bench.baseline import Baseline
@@ -37,6 +37,7 @@ def ttft(
     repeats: Annotated[int, typer.Option(help="Rounds that are counted, after one to warm up.")] = 3,
     chunk_tokens: Annotated[int, typer.Option(help="Length of a chunk.")] = 256,
     data: Data = None,
+    codec: Annotated[str, typer.Option(help=f"What the chunks' KV is kept as: {', '.join(CODECS)}.")] = "raw",
     storage_mb_s: Annotated[
         float | None, typer.Option(min=0.001, help="Load as from storage of so many MB/s.", show_default=False)
     ] = None,
@@ -58,6 +59,7 @@ def ttft(
     from ragblend.bench.variants import as_variants
 
     as_variants(names, as_ratio(ratio))
+    StoreSettings(codec=codec)
     texts = [passage.text for example in read_examples(data) for passage in example.passages] if data else None
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.ttft import run
@@ -71,6 +73,7 @@ def ttft(
             repeats=repeats,
             chunk_tokens=chunk_tokens,
             texts=texts,
+            codec=codec,
             storage_mb_s=storage_mb_s,
             progress=advance,
         )

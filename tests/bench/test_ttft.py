@@ -45,6 +45,15 @@ def test_the_report_says_what_was_measured_and_compared_with(tiny_engine: Engine
     assert (report.machine.model, report.machine.dtype) == ("tiny-llama", "float32")
 
 
+def test_a_codec_loads_fewer_bytes(tiny_engine: Engine) -> None:
+    """On storage as slow as this, loading takes as long as there are bytes: a quarter and a little of float32's."""
+    settings = {"contexts": [96], "policies": ["none"], "ratio": 0.0, "repeats": 1, "chunk_tokens": 32}
+    raw = ttft.run(tiny_engine, **settings, storage_mb_s=0.5)
+    compact = ttft.run(tiny_engine, **settings, storage_mb_s=0.5, codec="int8")
+    assert (raw.codec, compact.codec) == ("raw", "int8")
+    assert 0.2 < compact.rows[0].load_s / raw.rows[0].load_s < 0.6
+
+
 def test_loading_computing_and_what_they_are_measured_against(tiny_engine: Engine) -> None:
     report = ttft.run(
         tiny_engine,

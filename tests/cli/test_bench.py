@@ -73,6 +73,10 @@ def test_ttft(run: Run, model: Path) -> None:
     assert as_text.status == 0
     assert "full prefill at 64: " in as_text.out
 
+    refused = run(*arguments, "--codec", "int3")
+    assert refused.status == 2
+    assert "codec must be one of raw" in refused.err
+
 
 def test_quality(run: Run, model: Path, data: Path) -> None:
     arguments = ("bench", "quality", "--model", model, "--data", data)
