@@ -14,11 +14,11 @@
     │   ├── EntryError              an entry that cannot be served; always treated as a miss
     │   │   ├── CorruptEntryError   bytes that are not what was written
     │   │   └── EntryAllocationError  no memory or file handle left to read it with
-    │   ├── StoreFullError          no room left on the disk
+    │   ├── StoreFullError          no room left in a budget or on the disk
     │   ├── RemoteStoreError        a remote tier that failed or did not answer in time
     │   └── StoreFormatError        a catalogue that this version cannot read
     ├── LibraryError                indexing and searching
-    │   ├── LibraryMismatchError    a library made with another model, tokenizer or template
+    │   ├── LibraryMismatchError    a library made with another model, anchor, codec or embedder
     │   ├── LibraryBusyError        another process is writing
     │   └── DocumentError           one document that could not be read (indexing skips and reports it)
     ├── PeerError                   another system that a benchmark cannot install, start or ask
@@ -110,7 +110,7 @@ class EntryAllocationError(EntryError):
 
 
 class StoreFullError(StoreError):
-    """No room left on the disk."""
+    """No room left in a budget or on the disk."""
 
 
 class RemoteStoreError(StoreError):
@@ -126,7 +126,7 @@ class LibraryError(RagblendError):
 
 
 class LibraryMismatchError(LibraryError):
-    """A library made with another model, tokenizer or template."""
+    """A library made with another model, anchor (system prompt, template, preamble), codec or embedder."""
 
 
 class LibraryBusyError(LibraryError):

@@ -10,10 +10,11 @@ class Usage:
     """Token counts of one request.
 
     prompt_tokens: length of the prompt, T.
-    cached_tokens: prompt tokens whose KV came from the store or the anchor.
+    cached_tokens: prompt tokens whose KV came from the store, the anchor or the prefix cache.
     recomputed_tokens: of those, the ones that the policy recomputed.
-    computed_tokens: rows computed in this request = suffix + glue + chunks not in the store +
-        recomputed_tokens. So ``prompt_tokens = cached_tokens - recomputed_tokens + computed_tokens``.
+    computed_tokens: rows computed in this request: all others (the suffix, glue, chunks that are not in the store, a
+        prefix that was not kept) and recomputed_tokens. So
+        ``prompt_tokens = cached_tokens - recomputed_tokens + computed_tokens``.
     cache_creation_tokens: computed prompt tokens that are kept for later prompts; of them,
         cache_creation_5m_tokens and cache_creation_1h_tokens at cache points of that time to live.
     completion_tokens: generated tokens.
@@ -46,8 +47,9 @@ class CachePointUse:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. ``ttft_s`` runs from the call to the first generated token and leaves retrieval out.
+    """Seconds. ``ttft_s`` runs from when the first piece is asked for to the first generated token.
 
+    retrieve_s: searching, or finding known texts in a prompt; total_s has it, ttft_s leaves it out.
     load_s: loading chunk KV, or waiting for that. hidden_load_s: loading that nobody waited for, while something was
     computed; loading took both together. select_s, recompute_s: computing.
     """
@@ -78,7 +80,7 @@ class Answer:
     """A finished answer. ``dropped`` lists the sources left out because the context was full.
 
     ratio: the one that was used, also where ``auto`` was asked for.
-    hits: chunks whose KV came from the store. misses: chunks that were looked up and not there.
+    hits: chunks whose KV came from the store or the prefix cache. misses: chunks that were looked up and not there.
     matched_tokens: prompt tokens in chunks that the store has, whether or not the policy reuses them.
     prefix_tokens: prompt tokens whose KV the prefix cache had. cache_points: what became of each.
     learning: tokens of this prompt that wait to be precomputed for the next time.

@@ -10,7 +10,7 @@ import typer
 
 from ragblend.cli import bench_compare, bench_growth, start
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar, whole_number
-from ragblend.cli.options import Debug, Device, Dtype, Json, Model, Ratio
+from ragblend.cli.options import Debug, Device, Dtype, Json, MeasuredModel, Ratio
 from ragblend.cli.output import emit, stdout, table
 from ragblend.config import CODECS, StoreSettings, as_ratio, fixed_ratio, require
 
@@ -41,7 +41,7 @@ def ttft(
     storage_mb_s: Annotated[
         float | None, typer.Option(min=0.001, help="Load as from storage of so many MB/s.", show_default=False)
     ] = None,
-    model: Model = None,
+    model: MeasuredModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     json: Json = False,
@@ -107,7 +107,7 @@ def quality(
     policies: Policies = _POLICIES,
     ratio: Ratio = RATIO,
     limit: Annotated[int | None, typer.Option(help="Measure on the first so many questions only.")] = None,
-    model: Model = None,
+    model: MeasuredModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     json: Json = False,
@@ -162,7 +162,7 @@ def store(
     policies: Policies = "none,query",
     ratio: Ratio = RATIO,
     limit: Annotated[int | None, typer.Option(help="Ask the first so many questions only.")] = None,
-    model: Model = None,
+    model: MeasuredModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     json: Json = False,

@@ -9,7 +9,7 @@ import typer
 from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar
-from ragblend.cli.options import Debug, Device, Dtype, Json, Model, Ratio
+from ragblend.cli.options import Debug, Device, Dtype, Json, MeasuredModel, Ratio
 from ragblend.cli.output import emit, stderr, stdout, table
 from ragblend.config import BlendSettings, as_ratio, fixed_ratio, require
 
@@ -31,7 +31,7 @@ def compare(
         int | None, typer.Option(help="Threads of every system (default: as many as torch takes).", show_default=False)
     ] = None,
     data: Data = None,
-    model: Model = None,
+    model: MeasuredModel = None,
     dtype: Dtype = "auto",
     json: Json = False,
     debug: Debug = False,
@@ -91,7 +91,7 @@ def throughput(
     exponent: Annotated[float, typer.Option(help="Of Zipf's law: 0 asks every question equally often.")] = 1.0,
     chunks: Annotated[int, typer.Option("-k", help="Chunks of a question.")] = 6,
     answer_tokens: Annotated[int, typer.Option(help="How long an answer may be.")] = 16,
-    model: Model = None,
+    model: MeasuredModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     json: Json = False,

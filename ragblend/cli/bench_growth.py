@@ -9,7 +9,7 @@ import typer
 
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.measuring import progress_bar, whole_numbers
-from ragblend.cli.options import Debug, Dtype, Json, Model
+from ragblend.cli.options import Debug, Dtype, Json, MeasuredModel
 from ragblend.cli.output import emit, megabytes, stdout, table
 
 _SIZES = "100,1000,10000,100000"
@@ -30,7 +30,7 @@ def growth(
         Path | None, typer.Option(help="A folder for a picture of each curve.", show_default=False)
     ] = None,
     note: Annotated[str, typer.Option(help="How the machine was: kept with the figures.")] = "",
-    model: Model = None,
+    model: MeasuredModel = None,
     dtype: Dtype = "auto",
     json: Json = False,
     debug: Debug = False,

@@ -121,9 +121,9 @@ def verify(
     ]
     stdout().print(table(["", ""], rows))
     if report.deviating:
-        stdout().print("run `ragblend repair --all` with the same options", style="yellow")
+        stdout().print("run `ragblend repair --all` on this library and namespace", style="yellow")
     elif not report.ok:
-        stdout().print("run `ragblend repair` with the same options", style="yellow")
+        stdout().print("run `ragblend repair` on this library and namespace", style="yellow")
     elif report.orphans:
         stdout().print("run `ragblend gc` to free the orphans' space", style="yellow")
     return 0 if report.ok else 1

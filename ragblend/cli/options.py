@@ -17,6 +17,9 @@ Model = Annotated[
         help="A transformers id, a folder or a .gguf file (default: the library's, at first the embedded one)."
     ),
 ]
+MeasuredModel = Annotated[
+    str | None, typer.Option(help="A transformers id, a folder or a .gguf file (default: the embedded one).")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 EncryptionKeyFile = Annotated[

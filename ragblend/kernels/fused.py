@@ -1,4 +1,4 @@
-"""The same operations on torch's own fused attention: the path for CPUs and for GPUs without Triton."""
+"""The same operations by torch's own ones, mostly its fused attention: for CPUs and for GPUs without Triton."""
 
 from __future__ import annotations
 

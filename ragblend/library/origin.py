@@ -81,8 +81,8 @@ class Origin:
             )
         if self.read("anchor") != _anchor_digest(engine):
             raise LibraryMismatchError(
-                f"{self.folder} was indexed with {model} behind another system prompt or chat template than that of "
-                f"{engine.name}: use the first one, or index the documents again into a new folder"
+                f"{self.folder} was indexed with {model} behind another system prompt, chat template or preamble than "
+                f"that of {engine.name}: use the first one, or index the documents again into a new folder"
             )
 
     def require_embedder(self, embedder: Embedder) -> None:

@@ -191,7 +191,7 @@ class TestMadeWithAnother:
             open_library(engine=other_engine)
 
     def test_system_prompt(self, indexed, open_library, make_engine):
-        with pytest.raises(LibraryMismatchError, match="behind another system prompt or chat template"):
+        with pytest.raises(LibraryMismatchError, match="behind another system prompt, chat template or preamble"):
             open_library(engine=make_engine(system="Answer like a pirate."))
 
     def test_embedder(self, indexed, open_library, make_embedder, docs):
