@@ -95,4 +95,4 @@ def _days(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is no number of days") from error
+        raise ConfigError(f"{text!r} is no number of days: write it as 30, or none") from error

@@ -5,7 +5,7 @@
 Each conversation asks about one set of the example handbook's passages, turn after turn. All ways answer along full
 prefill's own greedy answers, so that they see the same conversation. Printed for each way and turn: the mean KL of full
 prefill to it in nats per token along full prefill's answer, the share of tokens on whose best candidate both agree, and
-the rows computed. `anew` forbids the reuse of approximate KV from turn to turn.
+the rows computed. The ways are those of `PrefixSettings.approximate`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
+from typing import Literal
 
 import torch
 
@@ -34,7 +35,7 @@ QUESTIONS = [
     "What happens if it is done too late?",
     "Sum it up in one sentence.",
 ]
-WAYS = {"reuse": "reuse", "refine": "refine", "anew": "forbid"}
+WAYS: tuple[Literal["reuse", "refine", "forbid"], ...] = ("reuse", "refine", "forbid")
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model")
@@ -83,11 +84,11 @@ def main() -> None:
             way: PrefixCache(
                 f"{number} {way}",
                 engine.identity.digest(),
-                PrefixSettings(approximate=mode),
+                PrefixSettings(approximate=way),
                 engine.caches.clock,
                 MemoryStore(1 << 30),
             )
-            for way, mode in WAYS.items()
+            for way in WAYS
         }
         talk: list[Segment] = [Segment("prefix", template.prefix_ids), *chunks]
         for turn in range(options.turns):
