@@ -10,7 +10,7 @@ import typer
 
 from ragblend.cli import bench_compare, bench_growth, start
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar, whole_number
-from ragblend.cli.options import Debug, Device, Dtype, Json, MeasuredModel, Ratio
+from ragblend.cli.options import Debug, Device, Dtype, FixedRatio, Json, MeasuredModel, Ratio
 from ragblend.cli.output import emit, stdout, table
 from ragblend.config import CODECS, StoreSettings, as_ratio, fixed_ratio, require
 
@@ -105,7 +105,7 @@ def ttft(
 def quality(
     data: Annotated[Path, typer.Option(help="JSON lines with id, question, answers and passages (title, text).")],
     policies: Policies = _POLICIES,
-    ratio: Ratio = RATIO,
+    ratio: FixedRatio = RATIO,
     limit: Annotated[int | None, typer.Option(help="Measure on the first so many questions only.")] = None,
     model: MeasuredModel = None,
     device: Device = "auto",
@@ -118,13 +118,14 @@ def quality(
     from ragblend.bench.data import read_examples
     from ragblend.bench.variants import as_variants
 
-    as_variants(names, as_ratio(ratio))
+    share = fixed_ratio(as_ratio(ratio))
+    as_variants(names, share)
     read_examples(data, limit)
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.quality import run
 
     with progress_bar("questions") as advance:
-        report = run(engine, data=data, policies=names, ratio=as_ratio(ratio), limit=limit, progress=advance)
+        report = run(engine, data=data, policies=names, ratio=share, limit=limit, progress=advance)
     if json:
         summary: dict[str, Any] = asdict(report)
         del summary["measurements"]  # every policy on every question: for scripts, which call run themselves
@@ -160,7 +161,7 @@ def store(
     repeats: Annotated[int, typer.Option(help="Rounds that are counted, after one to warm up.")] = 3,
     data: Data = None,
     policies: Policies = "none,query",
-    ratio: Ratio = RATIO,
+    ratio: FixedRatio = RATIO,
     limit: Annotated[int | None, typer.Option(help="Ask the first so many questions only.")] = None,
     model: MeasuredModel = None,
     device: Device = "auto",

@@ -9,7 +9,7 @@ import typer
 from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar
-from ragblend.cli.options import Debug, Device, Dtype, Json, MeasuredModel, Ratio
+from ragblend.cli.options import Debug, Device, Dtype, FixedRatio, Json, MeasuredModel
 from ragblend.cli.output import emit, stderr, stdout, table
 from ragblend.config import BlendSettings, as_ratio, fixed_ratio, require
 
@@ -26,7 +26,7 @@ def compare(
     repeats: Annotated[int, typer.Option(help="Prompts of each workload that are counted, after one to warm up.")] = 5,
     answer_tokens: Annotated[int, typer.Option(help="How long an answer may be.")] = 32,
     policy: Annotated[str, typer.Option(help="Ours.")] = _POLICY,
-    ratio: Ratio = RATIO,
+    ratio: FixedRatio = RATIO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of every system (default: as many as torch takes).", show_default=False)
     ] = None,
@@ -86,7 +86,7 @@ def compare(
 
 def throughput(
     policies: Policies = "full,prefix,query",
-    ratio: Ratio = RATIO,
+    ratio: FixedRatio = RATIO,
     requests: Annotated[int, typer.Option(help="Questions in the stream.")] = 200,
     exponent: Annotated[float, typer.Option(help="Of Zipf's law: 0 asks every question equally often.")] = 1.0,
     chunks: Annotated[int, typer.Option("-k", help="Chunks of a question.")] = 6,

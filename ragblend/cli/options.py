@@ -65,6 +65,7 @@ SharedNamespace = Annotated[
 Ratio = Annotated[
     str, typer.Option(help="Share of the reused tokens to recompute, 0 to 1; auto: as much as loading gives time for.")
 ]
+FixedRatio = Annotated[str, typer.Option(help="Share of the reused tokens to recompute, 0 to 1.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 # Read from the command line by main, which decides what becomes of an error.
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and other libraries' warnings.")]

