@@ -22,7 +22,7 @@ class Full(Policy):
 
 
 class Prefix(Policy):
-    """Reuse only what is exact: the anchor and the chunk right behind it."""
+    """Reuse only what is exact: what the prefix cache has, else the anchor and a chunk right behind all of it."""
 
     name: ClassVar[str] = "prefix"
     reuse: ClassVar[Reuse] = "exact"
