@@ -24,11 +24,13 @@ Ids = tuple[int, ...]
 
 @dataclass(slots=True)
 class _Run:
-    """Chunks that are computed one behind the other. head: how many of the anchor's rows stand before ``context``."""
+    """Chunks that are computed one behind the other.
+
+    head: how many of the anchor's rows stand before ``token_ids``. chunks: each with where it begins in them.
+    """
 
     head: int
-    context: Ids
-    chunks: list[Ids]
+    chunks: list[tuple[int, Ids]]
     token_ids: Ids
 
     @property
@@ -46,8 +48,8 @@ def prefill_chunks(
 ) -> Iterator[ChunkKV]:
     """Canonical KV of each chunk behind ``anchor``, in the given order.
 
-    contexts: for each chunk the ids that take the preamble's place before it, if any do. A chunk whose context ends
-    with the chunk before it, and begins like that one's, is computed along with it.
+    contexts: for each chunk the ids that take the preamble's place before it, if any do. A chunk whose context begins
+    with the context of the chunk before it and that chunk is computed along with it.
 
     Runs of a batch are padded on the right: causal attention keeps padding out of earlier rows.
     cancelled: asked before each layer; when it says yes, GenerationCancelled is raised. Raises ConfigError
@@ -68,12 +70,10 @@ def prefill_chunks(
         adapter.append(canvas, torch.tensor(padded, device=adapter.device), on_layer=on_layer)
         layers = adapter.canonical_rows(canvas, start, end)
         del canvas
-        seconds_per_token = (time.perf_counter() - began) / sum(len(chunk) for run in batch for chunk in run.chunks)
+        seconds_per_token = (time.perf_counter() - began) / sum(len(chunk) for run in batch for _, chunk in run.chunks)
         for index, run in enumerate(batch):
-            first = len(run.context)
-            for chunk in run.chunks:
+            for first, chunk in run.chunks:
                 yield replace(_take(layers, index, first, chunk), seconds=seconds_per_token * len(chunk))
-                first += len(chunk)
 
 
 def _runs(anchor: Anchor, chunks: Sequence[Ids], contexts: Sequence[Ids], context_length: int) -> list[_Run]:
@@ -85,11 +85,12 @@ def _runs(anchor: Anchor, chunks: Sequence[Ids], contexts: Sequence[Ids], contex
                 f"a chunk of {len(chunk):,} tokens behind {before:,} others does not fit "
                 f"the model's context of {context_length:,}: use chunks of 1 token up to that"
             )
-        if context and runs and runs[-1].context and runs[-1].token_ids == context:
-            runs[-1].chunks.append(chunk)
-            runs[-1].token_ids += chunk
+        head = before - len(context)
+        if context and runs and runs[-1].head == head and context[: len(runs[-1].token_ids)] == runs[-1].token_ids:
+            runs[-1].chunks.append((len(context), chunk))
+            runs[-1].token_ids = context + chunk
         else:
-            runs.append(_Run(before - len(context), context, [chunk], context + chunk))
+            runs.append(_Run(head, [(len(context), chunk)], context + chunk))
     return runs
 
 

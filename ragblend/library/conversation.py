@@ -42,14 +42,20 @@ class Conversation:
 
 
 class ConversationReader:
-    """Reads conversations for one namespace. ``known`` is None where text is not to be searched."""
+    """Reads conversations for one namespace.
 
-    def __init__(self, engine: LibraryEngine, store: KVStore, namespace: str, known: KnownTexts | None) -> None:
+    known: None where nothing is. find: whether text is searched for what is known; passages are looked up anyhow.
+    """
+
+    def __init__(
+        self, engine: LibraryEngine, store: KVStore, namespace: str, known: KnownTexts | None, *, find: bool = True
+    ) -> None:
         self._engine = engine
         self._template = engine.template
         self._store = store
         self._namespace = namespace
         self._known = known
+        self._find = find
 
     def read(self, pieces: Iterable[Piece], opening_ids: tuple[int, ...] = ()) -> Conversation:
         """The conversation as a prompt that begins with ``opening_ids``. Raises StoreError."""
@@ -76,7 +82,7 @@ class ConversationReader:
 
     def _text(self, text: str, made: Conversation, *, first: bool, last: bool) -> None:
         cursor = 0
-        for found in self._known.find(text) if self._known else ():
+        for found in self._known.find(text) if self._known and self._find else ():
             self._gap(text[cursor : found.start], made, first=first and not cursor, last=False)
             made.runs += self._cut(found.segment, text[found.start : found.end]) if found.cut else [found.segment]
             if not self._has(found.segment):  # evicted, or lost

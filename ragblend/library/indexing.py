@@ -144,5 +144,6 @@ def replacing(records: Records, store: DiskStore) -> Iterator[list[str]]:
     with records.catalogue.transaction():
         yield released
         unneeded = records.unneeded(released)
+        records.contexts.remove(unneeded)
         store.forget(unneeded)
     store.erase(unneeded)

@@ -16,6 +16,8 @@ from ragblend.prompt.matching import Match, TextIndex
 from ragblend.results import Source
 
 _PAGE = 256
+# Precomputed texts are numbered behind all chunks.
+_TEXTS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,10 @@ class KnownTexts:
     """Precomputed texts, and documents' chunks as the model reads them. Follows the catalogue.
 
     A chunk of a file ends with a blank line, which templates keep, shorten or strip. So texts are found
-    without outer white space, and what of it stands in the prompt is looked at then. In the index a chunk
-    stands under its id, a text under its id negated.
+    without outer white space, and what of it stands in the prompt is looked at then.
+
+    One text may be known several times, with KV that was prefilled behind different things. A prompt gets that of
+    the chunk that is there for the longest time, and of a precomputed text only where no chunk says the same.
     """
 
     def __init__(self, records: Records, texts: PrecomputedTexts) -> None:
@@ -45,7 +49,7 @@ class KnownTexts:
         self._texts = texts
         self._index = TextIndex()
         self._chunks = _Followed(records.version, records.text_owners, records.prompt_texts)
-        self._own = _Followed(texts.version, lambda: -texts.ids(), self._negated)
+        self._own = _Followed(texts.version, lambda: texts.ids() + _TEXTS, self._numbered)
         self._lock = threading.Lock()
 
     def chunk(self, text: str) -> Segment | None:
@@ -72,16 +76,17 @@ class KnownTexts:
 
     def _read(self, owner: int) -> tuple[str, Segment] | None:
         """A known text, and the chunk of a prompt that it is; checked, and None if it is gone."""
-        id = np.array([abs(owner)])
-        for chunk in self._records.chunks(id).values() if owner > 0 else ():
+        id = np.array([owner % _TEXTS])
+        for chunk in self._records.chunks(id).values() if owner < _TEXTS else ():
             text = prompt_text(chunk.title, chunk.heading, chunk.text, chunk.metadata)
             return text, chunk.segment(chunk.source(0.0))
-        for _, own in self._texts.read(id) if owner < 0 else ():
-            return own.text, Segment("chunk", own.token_ids, own.entry_key, Source("", 0, 0.0, own.text))
+        for _, own, in_context in self._texts.read(id) if owner > _TEXTS else ():
+            source = Source("", 0, 0.0, own.text)
+            return own.text, Segment("chunk", own.token_ids, own.entry_key, source, in_context=in_context)
         return None
 
-    def _negated(self, owners: Ids) -> Iterator[tuple[int, str]]:
-        return ((-id, text) for id, text in self._texts.prompt_texts(-owners))
+    def _numbered(self, owners: Ids) -> Iterator[tuple[int, str]]:
+        return ((id + _TEXTS, text) for id, text in self._texts.prompt_texts(owners - _TEXTS))
 
 
 def _found(prompt: str, match: Match, text: str, segment: Segment) -> Found:

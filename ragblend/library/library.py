@@ -47,6 +47,7 @@ from ragblend.library.storage import open_shelf, open_store
 from ragblend.library.texts import Texts, unit_vector
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import Names
+from ragblend.prompt import Passage
 from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.files import SYSTEM_FILES, Files
@@ -229,12 +230,16 @@ class Library(Answering, Maintaining):
             self._writing,
         )
 
-    def precompute(self, texts: Iterable[str], progress: IndexProgress | None = None) -> PrecomputeReport:
+    def precompute(self, texts: Iterable[str | Passage], progress: IndexProgress | None = None) -> PrecomputeReport:
         """Compute KV for texts as they will stand in prompts, without their outer whitespace.
 
         They are not documents: no search finds them, but ``chat`` and ``complete`` know them wherever they
-        stand. Streams; each finished text is durable. Known texts cost a look. Raises ConfigError (what is
-        no string), LibraryMismatchError, LibraryBusyError, StoreFullError.
+        stand. Passages in a row that name the same ``document`` are pieces of it, in order, and each is prefilled
+        behind those before it; of a passage only the text and that name count. A string, and a passage without a
+        document, stands alone. Known texts cost a look and stay as they are, whatever now stands before them.
+
+        Streams; each finished text is durable. Raises ConfigError (what is neither string nor Passage),
+        LibraryMismatchError, LibraryBusyError, StoreFullError.
         """
         self._require_engine()
         self._require_writable()
@@ -311,8 +316,7 @@ class Library(Answering, Maintaining):
 
     def _start_reuse(self, engine: LibraryEngine, settings: ReuseSettings, known: KnownTexts) -> Reuse:
         """Parts that know nothing of the library itself, so that a thread does not keep it alive."""
-        found = known if settings.find else None
-        reader = ConversationReader(engine, self.store, self.store.key_namespace, found)
+        reader = ConversationReader(engine, self.store, self.store.key_namespace, known, find=settings.find)
         lock = self.store.exclusive
         bind = partial(self._origin.bind_engine, engine, self.store.codec.name)
         precomputer = Precomputer(self._records, self._precomputed, self.store, engine, lock, bind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragblend.config import require
@@ -14,7 +14,8 @@ from ragblend.library.progress import IndexProgress
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import PrecomputeReport, Skipped
-from ragblend.library.sections import as_prefilled, prefill
+from ragblend.library.sections import Pieces, Wanted, as_prefilled, key_of, prefill
+from ragblend.prompt import Passage
 from ragblend.prompt.matching import BLOCK
 from ragblend.store.disk import DiskStore
 
@@ -40,25 +41,24 @@ class Precomputer:
     writing: Callable[[], AbstractContextManager[None]]
     bind: Callable[[], None]
 
-    def run(self, texts: Iterable[str], progress: IndexProgress) -> PrecomputeReport:
+    def run(self, texts: Iterable[str | Passage], progress: IndexProgress) -> PrecomputeReport:
         """Precompute what is not there yet, batch by batch; each finished text is durable."""
         require(not isinstance(texts, str), "give a list of texts, not one string")
         began = time.perf_counter()
         computed = unchanged = tokens = count = 0
         skipped: list[Skipped] = []
-        stripped = iter(texts)
+        remaining, pieces = iter(texts), Pieces(self.engine)
         progress.start(0)
         try:
-            while batch := list(islice(stripped, _BATCH_TEXTS)):
+            while batch := list(islice(remaining, _BATCH_TEXTS)):
                 count += len(batch)
                 wanted: dict[str, Text] = {}
                 for given in batch:
-                    require(isinstance(given, str), f"a text must be a string, got {type(given).__name__}")
-                    text = self.prepare(given)
+                    text = self._piece(given, pieces)
                     if isinstance(text, Skipped):
                         skipped.append(text)
                         progress.skipped(text.path, text.reason)
-                    elif text.text in wanted or self.is_known(text):
+                    elif text.text in wanted or self._is_known(text):
                         unchanged += 1
                     else:
                         wanted[text.text] = text
@@ -100,8 +100,21 @@ class Precomputer:
             reason = f"{len(token_ids):,} tokens: {bound}"
         return Skipped(_name(text), reason)
 
-    def is_known(self, text: Text) -> bool:
-        return self.texts.has(text.text) and self.store.contains(text.entry_key)
+    def _piece(self, given: str | Passage, pieces: Pieces) -> Text | Skipped:
+        """A text with what it is prefilled behind: if it is known, what it was, else the pieces before it."""
+        require(isinstance(given, str | Passage), f"a text must be a string, or a Passage, got {type(given).__name__}")
+        shown, document = (given, "") if isinstance(given, str) else (given.text, given.document)
+        named = isinstance(document, str)
+        require(named, f"a passage's document must be named by a string, got {type(document).__name__}")
+        text = self.prepare(shown)
+        if isinstance(text, Skipped):
+            if document and _is_unicode(shown):  # no chunk of its own, but the next pieces stand behind it
+                pieces.next(self.engine.template.bare_ids(shown), document)
+            return text
+        wanted = pieces.next(text.token_ids, document)
+        if known := self.texts.find(text.text):
+            return known
+        return replace(text, entry_key=key_of(wanted, self.engine, self.store), context_ids=wanted.context_ids)
 
     def compute(
         self, wanted: Sequence[Text], cancelled: Callable[[], bool] | None = None, *, learned: bool = False
@@ -118,11 +131,14 @@ class Precomputer:
                     self._add(text, learned)
                 else:
                     missing.append(text)
-        entries = {text.entry_key: text.token_ids for text in missing}
-        behind = as_prefilled(self.records, self.engine, self.store, entries)  # a document's chunk that was lost
+        entries = {text.entry_key: text.token_ids for text in missing if not text.context_ids}
+        behind = as_prefilled(self.records, self.engine, self.store, entries)  # what was known and lost
+        behind |= {text.entry_key: Wanted(text.token_ids, text.context_ids) for text in missing if text.context_ids}
         kvs = prefill(self.engine, [behind[text.entry_key] for text in missing], cancelled)
         for text, kv in zip(missing, kvs, strict=True):
             with self.writing():
+                if not learned and self._is_known(text):  # through somebody else meanwhile, behind something else even
+                    continue
                 entry = self.store.write_blob(text.entry_key, kv)
                 with self.records.catalogue.transaction():
                     self.store.record([entry])
@@ -134,6 +150,11 @@ class Precomputer:
             self.bind()
             if not learned or self.records.unneeded([text.entry_key]):
                 self.texts.add(text)
+                self.records.contexts.put(text.entry_key, text.context_ids)
+
+    def _is_known(self, text: Text) -> bool:
+        known = self.texts.find(text.text)
+        return known is not None and self.store.contains(known.entry_key)
 
 
 def _is_unicode(text: str) -> bool:

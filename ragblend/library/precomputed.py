@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragblend.library.index import Ids
-from ragblend.library.records import changing
+from ragblend.library.records import HAS_CONTEXT, changing
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.key import digest_fields, token_bytes, token_ids_of
 from ragblend.store.row_values import AS_THEY_ARE, RowValues
@@ -18,11 +18,15 @@ from ragblend.store.row_values import AS_THEY_ARE, RowValues
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, the ids that it has as a chunk of a prompt, and the key of their KV."""
+    """A text, the ids that it has as a chunk of a prompt, and the key of their KV.
+
+    context_ids: what takes the preamble's place before it, for a text whose KV is to be computed for the first time.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     entry_key: str
+    context_ids: tuple[int, ...] = ()
 
 
 class PrecomputedTexts:
@@ -43,9 +47,11 @@ class PrecomputedTexts:
         [(count,)] = self.catalogue.rows("SELECT count(*) FROM precomputed WHERE namespace = ?", self.namespace)
         return int(count)
 
-    def has(self, text: str) -> bool:
-        statement = "SELECT 1 FROM precomputed WHERE namespace = ? AND digest = ?"
-        return bool(self.catalogue.rows(statement, self.namespace, self._digest(text)))
+    def find(self, text: str) -> Text | None:
+        """The text as it was added, if it is there."""
+        statement = "SELECT id FROM precomputed WHERE namespace = ? AND digest = ?"
+        ids = np.array(self.catalogue.rows(statement, self.namespace, self._digest(text)), np.int64).ravel()
+        return next((found for _, found, _ in self.read(ids)), None)
 
     def add(self, text: Text) -> None:
         """Add a text, as part of the caller's transaction if there is one; one that is there stays as it is."""
@@ -98,18 +104,18 @@ class PrecomputedTexts:
         for id, text in rows:
             yield id, self._values.open("precomputed.text", id, text)
 
-    def read(self, ids: Ids) -> Iterator[tuple[int, Text]]:
-        """Texts by their ids; those that are gone are left out."""
+    def read(self, ids: Ids) -> Iterator[tuple[int, Text, bool]]:
+        """Texts by their ids, and whether each was prefilled behind a context; those that are gone are left out."""
         rows = self.catalogue.sound_rows(
             ["precomputed"],
-            "id, text, token_ids, entry_key",
+            f"id, text, token_ids, entry_key, {HAS_CONTEXT.format(table='precomputed')}",
             "FROM precomputed WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
-        for id, text, data, key in rows:
+        for id, text, data, key, in_context in rows:
             token_ids = token_ids_of(self._values.open("precomputed.token_ids", id, data))
-            yield id, Text(self._values.open("precomputed.text", id, text), token_ids, key)
+            yield id, Text(self._values.open("precomputed.text", id, text), token_ids, key), bool(in_context)
 
     def _digest(self, text: str) -> str:
         return self._values.name("precomputed.digest", digest_fields(text))

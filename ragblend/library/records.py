@@ -12,6 +12,7 @@ from sqlite3 import Connection
 import numpy as np
 
 from ragblend.library.chunking import Chunk
+from ragblend.library.contexts import Contexts
 from ragblend.library.embedding import Vectors
 from ragblend.library.index import Ids
 from ragblend.prompt import Segment, chunk_text
@@ -28,12 +29,16 @@ _OWNERS = (
     " FROM chunks JOIN documents ON documents.id = chunks.document_id"
     " UNION ALL SELECT namespace, entry_key, token_ids, 'precomputed.token_ids', id FROM precomputed)"
 )
+HAS_CONTEXT = "EXISTS (SELECT 1 FROM contexts WHERE contexts.entry_key = {table}.entry_key)"
 _IN_NAMESPACE = "FROM chunks JOIN documents ON documents.id = chunks.document_id WHERE documents.namespace = ?"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk's row together with its document's. metadata: JSON of a text that was given; None for a file."""
+    """A chunk's row together with its document's. metadata: JSON of a text that was given; None for a file.
+
+    in_context: whether it may have been prefilled behind others of its document.
+    """
 
     token_ids: tuple[int, ...]
     entry_key: str
@@ -44,14 +49,24 @@ class StoredChunk:
     text: str
     metadata: str | None
     embedding: bytes
+    in_context: bool
 
     def source(self, score: float) -> Source:
         return Source(self.document, self.ordinal, score, self.text, self.title, self.heading)
 
     def segment(self, source: Source) -> Segment:
-        """As it stands in prompts. Behind others of its document it may have been prefilled behind those."""
-        in_context = self.metadata is None and self.ordinal > 0
-        return Segment("chunk", self.token_ids, self.entry_key, source, in_context=in_context)
+        """As it stands in prompts."""
+        return Segment("chunk", self.token_ids, self.entry_key, source, in_context=self.in_context)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenText:
+    """What is kept of a text that was given. metadata: JSON."""
+
+    text: str
+    metadata: str
+    embedding: bytes
+    entry_key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +80,13 @@ class Records:
     """Every change bumps the namespace's ``version``, by which readers notice that their index is old.
 
     Ids of chunks are never used twice, and a chunk's row never changes: it is only added or removed.
-    values: how the rows' values are stored.
+    values: how the rows' values are stored. contexts: what texts that were given were prefilled behind.
     """
 
     def __init__(self, catalogue: Catalogue, namespace: str, values: RowValues = AS_THEY_ARE) -> None:
         self.catalogue = catalogue
         self.namespace = namespace
+        self.contexts = Contexts(catalogue, namespace, values)
         self._values = values
 
     def version(self) -> int:
@@ -156,8 +172,9 @@ class Records:
             return self._delete(connection, paths)
 
     def clear(self) -> int:
-        """Remove all documents. Returns how many there were."""
+        """Remove all documents, and what any entries were prefilled behind. Returns how many documents there were."""
         with changing(self.catalogue, self._version_name) as connection:
+            self.contexts.clear()
             return connection.execute("DELETE FROM documents WHERE namespace = ?", (self.namespace,)).rowcount
 
     def unneeded(self, keys: Iterable[str]) -> list[str]:
@@ -216,14 +233,15 @@ class Records:
         """The chunks by id, all of one moment; ids that are gone are left out."""
         rows = self.catalogue.sound_rows(
             ["chunks", "documents"],
-            "chunks.id, documents.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding",
+            "chunks.id, documents.id, token_ids, entry_key, path, title, ordinal, heading, text, metadata, embedding,"
+            f" {HAS_CONTEXT.format(table='chunks')}",
             f"{_IN_NAMESPACE} AND chunks.id IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps(ids.tolist()),
         )
         open = self._values.open
         found: dict[int, StoredChunk] = {}
-        for id, document, token_ids, key, path, title, ordinal, heading, text, metadata, embedding in rows:
+        for id, document, token_ids, key, path, title, ordinal, heading, text, metadata, embedding, has_context in rows:
             found[id] = StoredChunk(
                 token_ids=token_ids_of(open("chunks.token_ids", id, token_ids)),
                 entry_key=key,
@@ -234,6 +252,7 @@ class Records:
                 text=open("chunks.text", id, text),
                 metadata=open("documents.metadata", document, metadata),
                 embedding=open("chunks.embedding", id, embedding),
+                in_context=bool(has_context) or (metadata is None and ordinal > 0),
             )
         return found
 
@@ -262,23 +281,24 @@ class Records:
         rows = self.catalogue.rows(f"SELECT min(chunks.id) {_IN_NAMESPACE} GROUP BY entry_key", self.namespace)
         return np.sort(np.fromiter((row[0] for row in rows), np.int64, len(rows)))
 
-    def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str, bytes]]:
-        """Text, metadata (JSON) and embedding of texts that were given, by id; unknown ids are left out."""
+    def texts(self, ids: Sequence[str]) -> dict[str, GivenText]:
+        """Texts that were given, by id; unknown ids are left out."""
         rows = self.catalogue.sound_rows(
             ["chunks", "documents"],
-            "chunks.id, documents.id, path, text, metadata, embedding",
+            "chunks.id, documents.id, path, text, metadata, embedding, entry_key",
             f"{_IN_NAMESPACE} AND metadata IS NOT NULL AND path IN (SELECT value FROM json_each(?))",
             self.namespace,
             json.dumps([self._stored_path(id) for id in ids]),
         )
         open = self._values.open
         return {
-            self._values.unname("documents.path", path): (
+            self._values.unname("documents.path", path): GivenText(
                 open("chunks.text", id, text),
                 open("documents.metadata", document, metadata),
                 open("chunks.embedding", id, embedding),
+                key,
             )
-            for id, document, path, text, metadata, embedding in rows
+            for id, document, path, text, metadata, embedding, key in rows
         }
 
     def text_ids(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -18,9 +18,9 @@ from ragblend.library.embedding import Embedder, Vectors
 from ragblend.library.indexing import prefill_into, replacing
 from ragblend.library.progress import Silent
 from ragblend.library.protocol import LibraryEngine
-from ragblend.library.records import Records
+from ragblend.library.records import GivenText, Records
 from ragblend.library.retrieval import Retriever
-from ragblend.library.sections import Wanted
+from ragblend.library.sections import Pieces, Wanted, key_of
 from ragblend.store.disk import DiskStore
 from ragblend.store.key import digest_fields
 
@@ -33,12 +33,15 @@ class TextDocument:
     """A text that is one chunk as it stands, found under the id that its owner gave it.
 
     metadata: anything that JSON can hold. embedding: a vector of any length; None lets the library embed the text.
+    document: texts in a row that name the same one are pieces of it, in order, and each is prefilled behind those
+    before it. The name is not kept.
     """
 
     id: str
     text: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     embedding: Sequence[float] | None = field(default=None, repr=False, compare=False)
+    document: str = field(default="", compare=False)
 
 
 class GivenVectors:
@@ -82,23 +85,25 @@ class Texts:
     def add(self, texts: Iterable[TextDocument]) -> int:
         """Add texts, each in place of what was under its id. Returns how many were new or changed.
 
+        A text that is under its id already keeps its KV, whatever pieces of its document now stand before it.
+
         Streams: finished batches are kept whatever happens later. A batch with a bad text is refused whole.
         Raises ConfigError (an empty id or text, one longer than the model's context, metadata that is no JSON,
         a vector of zeros); LibraryMismatchError, LibraryBusyError, StoreFullError.
         """
         engine = self._engine()
         changed = 0
-        remaining = iter(texts)
+        remaining, pieces = iter(texts), Pieces(engine)
         with self._writing():
             while batch := list(islice(remaining, _BATCH_TEXTS)):
-                changed += self._add(engine, [_Prepared.of(text, engine, self._store) for text in batch])
+                changed += self._add(engine, [_Prepared.of(text, engine, self._store, pieces) for text in batch])
             self._retriever.save()
         return changed
 
     def get(self, ids: Sequence[str]) -> list[TextDocument]:
         """The texts with these ids, in this order; unknown ids are left out."""
         found = self._records.texts(ids)
-        return [_document(id, *found[id]) for id in ids if id in found]
+        return [_document(id, found[id]) for id in ids if id in found]
 
     def remove(self, ids: Iterable[str]) -> int:
         """Remove texts and the KV that nothing else needs. Unknown ids are ignored. Returns how many were there."""
@@ -122,17 +127,32 @@ class Texts:
             return 0
         embedder = self._embedder_of(changed)
         self._bind(engine, embedder)
-        absent = (each for each in changed if not self._store.obtain(each.key, each.token_ids))
-        missing = {each.key: Wanted(each.token_ids) for each in absent}
+        changed = self._as_before(changed)
+        absent = (each for each in changed if not self._store.obtain(each.key, each.wanted.token_ids))
+        missing = {each.key: each.wanted for each in absent}
         prefill_into(self._store, engine, missing, Silent())
         vectors = self._vectors(embedder, [each.document for each in changed])
         with replacing(self._records, self._store) as released:
             for each, vector in zip(changed, vectors, strict=True):
-                chunk = Chunk(each.document.text, "", 0, each.token_ids)
+                chunk = Chunk(each.document.text, "", 0, each.wanted.token_ids)
                 released += self._records.replace(
                     each.document.id, "", each.digest, [chunk], [each.key], [vector], metadata=each.metadata
                 )
+                self._records.contexts.put(each.key, each.wanted.context_ids)
         return len(changed)
+
+    def _as_before(self, batch: Sequence[_Prepared]) -> list[_Prepared]:
+        """Where only the metadata or the vector of a text is new, with the entry that it has."""
+        known = self._records.texts([each.document.id for each in batch])
+
+        def as_before(each: _Prepared) -> _Prepared:
+            given = known.get(each.document.id)
+            if given is None or given.text.strip() != each.document.text.strip():
+                return each
+            wanted = Wanted(each.wanted.token_ids, self._records.contexts.of(given.entry_key))
+            return replace(each, wanted=wanted, key=given.entry_key)
+
+        return list(map(as_before, batch))
 
     def _embedder_of(self, batch: Sequence[_Prepared]) -> Embedder:
         dimensions = {len(given) for each in batch if (given := each.document.embedding) is not None}
@@ -154,14 +174,16 @@ class _Prepared:
     """A text that has been checked and tokenised."""
 
     document: TextDocument
-    token_ids: tuple[int, ...]
+    wanted: Wanted
     key: str
     metadata: str
     digest: str
 
     @classmethod
-    def of(cls, document: TextDocument, engine: LibraryEngine, store: DiskStore) -> _Prepared:
+    def of(cls, document: TextDocument, engine: LibraryEngine, store: DiskStore, pieces: Pieces) -> _Prepared:
         require(bool(document.id), "a text has an empty id: give it one")
+        named = isinstance(document.document, str)
+        require(named, f"the document of text {document.id!r} must be named by a string, got {document.document!r}")
         require(bool(document.text.strip()), f"text {document.id!r} is empty: leave it out")
         token_ids = engine.template.bare_ids(document.text)
         room = engine.chunk_room
@@ -175,8 +197,8 @@ class _Prepared:
             raise ConfigError(f"metadata of text {document.id!r} are no JSON ({error}): use plain values") from error
         vector = b"" if document.embedding is None else unit_vector(document.embedding).tobytes()
         digest = digest_fields("text", document.text, metadata, vector)
-        key = engine.chunk_key(store.key_namespace, token_ids, store.codec.name)
-        return cls(document, token_ids, key, metadata, digest)
+        wanted = pieces.next(token_ids, document.document)
+        return cls(document, wanted, key_of(wanted, engine, store), metadata, digest)
 
 
 def unit_vector(values: Sequence[float] | Vectors) -> Vectors:
@@ -187,5 +209,6 @@ def unit_vector(values: Sequence[float] | Vectors) -> Vectors:
     return vector / np.float32(length)
 
 
-def _document(id: str, text: str, metadata: str, embedding: bytes) -> TextDocument:
-    return TextDocument(id, text, json.loads(metadata), tuple(np.frombuffer(embedding, np.float32).tolist()))
+def _document(id: str, given: GivenText) -> TextDocument:
+    vector = np.frombuffer(given.embedding, np.float32)
+    return TextDocument(id, given.text, json.loads(given.metadata), tuple(vector.tolist()))

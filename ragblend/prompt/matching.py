@@ -51,6 +51,11 @@ class HashTable:
         places[places == len(self.hashes)] = 0
         return np.where(self.hashes[places] == hashes, places, -1)
 
+    def least_owner(self, place: int) -> int:
+        """The smallest number of the texts whose hash is the one at ``place``, where the first of them stands."""
+        end = np.searchsorted(self.hashes, self.hashes[place], side="right")
+        return int(self.owners[place:end].min())
+
     def with_added(self, hashes: Integers, owners: Integers) -> HashTable:
         order = np.argsort(hashes, kind="stable")
         places = np.searchsorted(self.hashes, hashes[order])
@@ -105,8 +110,8 @@ class TextIndex:
         """Known texts in ``text``, in order and not overlapping.
 
         Of all places where a known text stands, the longest is taken, the leftmost of equally long
-        ones, and so on in what is left. None begins or ends inside a word. ``read`` gives the text
-        under a number, None if it is known no more.
+        ones, and so on in what is left. None begins or ends inside a word. Of equal texts it is the one
+        under the smallest number. ``read`` gives the text under a number, None if it is known no more.
         """
         if len(text) < BLOCK or not len(self._tables[1].hashes):
             return []
@@ -158,13 +163,13 @@ class _Search:
         known = self._goes_along(starts, np.ones_like(starts))
         starts, limits = starts[known], limits[known]
         blocks = self._blocks(starts, limits)
-        lengths, owners = self._ending(starts, blocks, limits)
+        lengths, places = self._ending(starts, blocks, limits)
         found = []
-        for start, count, length, owner in zip(*(a.tolist() for a in (starts, blocks, lengths, owners)), strict=True):
+        for start, count, length, place in zip(*(a.tolist() for a in (starts, blocks, lengths, places)), strict=True):
             if not length:
-                length, owner = self._below(start, count)
+                length, place = self._below(start, count)
             if length:
-                found.append((-length, start, owner))
+                found.append((-length, start, self._wholes.least_owner(place)))
         return found
 
     def _goes_along(self, starts: Integers, blocks: Integers) -> Flags:
@@ -181,7 +186,7 @@ class _Search:
         return low
 
     def _ending(self, starts: Integers, blocks: Integers, limits: Integers) -> tuple[Integers, Integers]:
-        """Length and owner of the longest known text of ``blocks`` whole blocks and a rest; 0 for none."""
+        """Length of the longest known text of ``blocks`` whole blocks and a rest, and its place; 0 for none."""
         lengths = blocks[:, None] * BLOCK + np.arange(BLOCK)
         allowed = lengths <= limits[:, None]
         lengths = np.where(allowed, lengths, BLOCK)
@@ -191,10 +196,10 @@ class _Search:
         places[rows, columns] = self._wholes.place(self._rolling.span(starts[rows], lengths[rows, columns]))
         ends = np.where(places >= 0, lengths, 0)
         best = (np.arange(len(starts)), ends.argmax(axis=1))
-        return ends[best], self._wholes.owners[places[best]]
+        return ends[best], places[best]
 
     def _below(self, start: int, blocks: int) -> tuple[int, int]:
-        """Length and owner of the longest known text that ends before the last of ``blocks`` known blocks does.
+        """Length and place of the longest known text that ends before the last of ``blocks`` known blocks does.
 
         What it is follows from those blocks alone, so it is looked up once for all places that have them.
         """
@@ -207,9 +212,9 @@ class _Search:
                 break
             waiting.append(key)
             at, whole = np.array([start]), np.array([count - 1])
-            lengths, owners = self._ending(at, whole, np.array([count * BLOCK - 1]))
+            lengths, places = self._ending(at, whole, np.array([count * BLOCK - 1]))
             if lengths[0]:
-                found = (int(lengths[0]), int(owners[0]))
+                found = (int(lengths[0]), int(places[0]))
                 break
         self._shorter.update(dict.fromkeys(waiting, found))
         return found

@@ -120,4 +120,10 @@ MIGRATIONS: tuple[str, ...] = (
     INSERT INTO settings (name, value)
         SELECT 'unsealed:' || substr(name, 12), 'rows' FROM settings WHERE substr(name, 1, 11) = 'encryption:';
     """,
+    # What entries of texts that a program gave were prefilled behind. Up to here, all of them stand alone.
+    """
+    CREATE TABLE contexts (entry_key TEXT PRIMARY KEY, namespace TEXT NOT NULL, token_ids BLOB NOT NULL);
+    CREATE INDEX contexts_namespace ON contexts (namespace);
+    """
+    + check_rows("contexts"),
 )

@@ -23,6 +23,7 @@ SEALED: dict[str, tuple[str, ...]] = {
     "chunks": ("text", "heading", "token_ids", "embedding"),
     "windows": ("embeddings",),
     "precomputed": ("text", "token_ids"),
+    "contexts": ("token_ids",),
     "prefix_runs": ("token_ids", "jump"),
     "prefix_names": ("messages", "token_ids"),
 }

@@ -19,6 +19,7 @@ CHECKED: dict[str, tuple[str, ...]] = {
     "chunks": ("id", "document_id", "ordinal", "text", "heading", "start", "token_ids", "embedding", "entry_key"),
     "precomputed": ("id", "namespace", "digest", "text", "token_ids", "entry_key", "added_at"),
     "windows": ("chunk_id", "embeddings"),
+    "contexts": ("entry_key", "namespace", "token_ids"),
     "costs": ("key", "namespace", "seconds"),
     "evictions": ("key", "namespace", "evicted_at"),
     "outbox": ("key", "namespace", "operation"),

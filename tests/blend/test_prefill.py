@@ -74,3 +74,23 @@ def test_a_chunk_must_fit_behind_its_context(tiny_engine):
     context, chunk = tiny.random_ids(room - 3, seed=1), tiny.random_ids(4, seed=2)
     with pytest.raises(ConfigError, match="does not fit"):
         list(tiny_engine.prefill([chunk], contexts=[context]))
+
+
+def test_a_context_may_go_on_behind_the_chunk_before(tiny_engine, monkeypatch):
+    """With a blank line, or with a chunk that is known already."""
+    first, between, second = (tiny.random_ids(length, seed=length) for length in (12, 3, 30))
+    contexts = [first, (*first, *second, *between)]
+    alone = [kv for context in contexts for kv in tiny_engine.prefill([second], contexts=[context])]
+    computed = []
+    append = tiny_engine.adapter.append
+
+    def watched(canvas, token_ids, **options):
+        computed.append(tuple(token_ids.shape))
+        return append(canvas, token_ids, **options)
+
+    monkeypatch.setattr(tiny_engine.adapter, "append", watched)
+    together = list(tiny_engine.prefill([second, second], contexts=contexts))
+    assert computed == [(1, 12 + 30 + 3 + 30)]
+    for ours, expected in zip(together, alone, strict=True):
+        torch.testing.assert_close(ours.layers[-1].keys, expected.layers[-1].keys, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.layers[-1].values, expected.layers[-1].values, atol=1e-4, rtol=1e-4)

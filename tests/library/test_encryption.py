@@ -14,7 +14,7 @@ from ragblend.errors import ConfigError, LibraryBusyError, StoreError
 from ragblend.library import layout
 from ragblend.library.library import Library
 from ragblend.library.texts import TextDocument
-from ragblend.prompt import Message
+from ragblend.prompt import Message, Passage
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.row_values import NAMED, SEALED
 
@@ -22,6 +22,7 @@ SHORT = GenerationSettings(max_tokens=4)
 WAIT_S = 60.0
 SYSTEM = "You are the clerk of a garden shop and answer in verse. " * 8
 SHEARS = "The shears of the gardener are sharpened in late autumn."
+MOWING = "The meadow is mown when the orchids have seeded."
 HEDGES = "Hedges are trimmed on the first Monday of September."
 PIECE = 16
 
@@ -40,7 +41,7 @@ def fill(library: Library, docs: Path) -> Library:
     """Every kind of content that a library keeps."""
     library.add([docs])
     library.texts.add([TextDocument("note-of-the-gardener", SHEARS, {"author": "Zephyrine"})])
-    library.precompute([HEDGES])
+    library.precompute([Passage(MOWING, document="calendar"), Passage(HEDGES, document="calendar")])
     caches = library.engine.caches
     caches.create([Message("system", (SYSTEM,))], name="verse-clerk", namespace=library.namespace)
     library.chat([Message("user", (f"{HEDGES}\n\nWhen does the goose sing?",))], generation=SHORT).complete()
@@ -143,7 +144,7 @@ class TestAllWorks:
         assert answers[0].token_ids == answers[1].token_ids
         assert answers[0].usage == answers[1].usage
         own, expected = filled.info(), plain.info()
-        assert (own.documents, own.chunks, own.tokens, own.texts) == (4, 4, expected.tokens, 1)
+        assert (own.documents, own.chunks, own.tokens, own.texts) == (4, 4, expected.tokens, 2)
 
     def test_replace_and_remove(self, filled, docs):
         (docs / "warranty.md").write_text("# Warranty\n\nThe warranty of the robot lasts nine years.\n")
@@ -162,7 +163,8 @@ class TestAllWorks:
         assert filled.texts.add([TextDocument("note-of-the-gardener", SHEARS, {"author": "Zephyrine"})]) == 0
         assert filled.texts.remove(["note-of-the-gardener"]) == 1
         assert filled.precompute([HEDGES]).unchanged == 1
-        assert filled.forget([HEDGES]) == 1
+        assert filled.verify(audit=100).ok
+        assert filled.forget([MOWING, HEDGES]) == 2
         assert filled.info().texts == 0
 
     def test_damage_is_found_and_repaired(self, filled, open_library, settings):
@@ -206,7 +208,7 @@ class TestWithoutTheKey:
             open_library()
         locked = open_library(engine=None)
         assert locked.info().store.encrypted
-        assert (locked.info().documents, locked.info().tokens, locked.info().texts) == (4, filled_tokens(locked), 1)
+        assert (locked.info().documents, locked.info().tokens, locked.info().texts) == (4, filled_tokens(locked), 2)
         vector = np.ones(1024, np.float32)
         for use in (
             lambda: locked.search("warranty"),

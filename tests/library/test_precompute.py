@@ -92,7 +92,7 @@ class TestPrecompute:
         assert (report.texts, report.computed) == (2, 1)
 
     def test_refuses_what_is_no_text(self, library):
-        with pytest.raises(ConfigError, match="a text must be a string, got bytes"):
+        with pytest.raises(ConfigError, match="a text must be a string, or a Passage, got bytes"):
             library.precompute([WARRANTY, b"bytes"])
 
     def test_one_string_is_not_a_list_of_texts(self, library):

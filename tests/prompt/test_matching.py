@@ -52,6 +52,21 @@ def tried_everywhere(known: dict[int, str], prompt: str) -> list[tuple[int, int]
     return within(0, len(prompt))
 
 
+@pytest.mark.parametrize("order", [(3, 5, 9), (9, 5, 3), (5, 9, 3)])
+@pytest.mark.parametrize("rest", ["", " It is long."])
+def test_of_equal_texts_it_is_the_one_under_the_smallest_number(order, rest):
+    """In whatever order they came, all at once or one by one, and below a longer text that does not fit."""
+    longer = {1: f"{WARRANTY} And of the mower, which is another text, it lasts three years."}
+    one_by_one, at_once = index_of(longer), index_of({**longer, **dict.fromkeys(order, WARRANTY)})
+    for owner in order:
+        one_by_one.add([(owner, WARRANTY)])
+    for index in (one_by_one, at_once):
+        for gone in (3, 5):
+            assert [match.owner for match in index.find(f"{WARRANTY}{rest}", lambda _: WARRANTY)] == [gone]
+            index.remove(np.array([gone]))
+        assert [match.owner for match in index.find(f"{WARRANTY}{rest}", lambda _: WARRANTY)] == [9]
+
+
 # Few characters, so that texts overlap, repeat and begin alike; letters, so that words are cut.
 letters = st.sampled_from(["-", "=- ", "ab. ", "-a \n", "e\u0301x -", "年- 保a"])
 

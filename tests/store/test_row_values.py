@@ -23,6 +23,7 @@ OPEN = {
     "chunks": {"id", "document_id", "ordinal", "start", "entry_key"},
     "windows": {"chunk_id"},
     "precomputed": {"id", "namespace", "entry_key", "added_at"},
+    "contexts": {"entry_key", "namespace"},
     "costs": {"key", "namespace", "seconds"},
     "evictions": {"key", "namespace", "evicted_at"},
     "outbox": {"key", "namespace", "operation"},
