@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
 
 from ragblend import Hit, Passage
 from ragblend.errors import ConfigError
+
+# Of which document a piece is: the metadata key that says so, or a function that does; None if that is of no account.
+PieceOf = str | Callable[[Document], object] | None
+SOURCE = "source"
+
+
+def namer(piece_of: PieceOf) -> Callable[[Document], str]:
+    """A function that names the document of a piece, "" for one that stands alone. Raises ConfigError."""
+    if piece_of is not None and not isinstance(piece_of, str) and not callable(piece_of):
+        raise ConfigError(f"piece_of is a metadata key, a function or None, not {type(piece_of).__name__}")
+
+    def name(document: Document) -> str:
+        found = piece_of(document) if callable(piece_of) else document.metadata.get(piece_of) if piece_of else None
+        return "" if found is None else str(found)
+
+    return name
 
 
 def document_of(hit: Hit) -> Document:
@@ -38,5 +54,5 @@ def _passage(document: Any, where: str) -> Passage:
         raise ConfigError(f"{where} is a {type(document).__name__}: give Documents or strings")
     if not document.page_content.strip():
         raise ConfigError(f"{where} has no text: leave it out")
-    name = document.metadata.get("source") or document.id or ""
+    name = document.metadata.get(SOURCE) or document.id or ""
     return Passage(text=document.page_content, document=str(name))

@@ -14,7 +14,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from langchain_ragblend._documents import document_of
+from langchain_ragblend._documents import SOURCE, PieceOf, document_of, namer
 from langchain_ragblend.embeddings import RagBlendEmbeddings, embedder_of
 from ragblend import Engine, Hit, Library, TextDocument
 from ragblend.errors import ConfigError
@@ -32,6 +32,7 @@ class RagBlendVectorStore(VectorStore):
 
     library: an open Library (its embedder is used), or the folder of one (None: a temporary one), opened with
     ``engine`` (None: the embedded model) and ``embedding``. Files indexed into the library are found too.
+    piece_of: as for ``PrecomputeKV``: what is added at once and in a row with the same ``source`` is of one document.
     filter, wherever it is taken: metadata that must be equal, or a condition on the document.
 
     Raises ragblend's errors: ConfigError (empty documents, metadata that is no JSON), LibraryMismatchError (made
@@ -45,7 +46,9 @@ class RagBlendVectorStore(VectorStore):
         embedding: Embeddings | None = None,
         engine: Engine | None = None,
         namespace: str = "default",
+        piece_of: PieceOf = SOURCE,
     ) -> None:
+        self._name = namer(piece_of)
         if isinstance(library, Library):
             if embedding is not None or engine is not None or namespace not in ("default", library.namespace):
                 raise ConfigError("an open library has its engine, namespace and embedder: give no others with it")
@@ -81,10 +84,7 @@ class RagBlendVectorStore(VectorStore):
             if values is not None and len(values) != len(texts):
                 raise ConfigError(f"{len(texts)} texts but {len(values)} {name}: give one for each")
         named = [given or str(uuid.uuid4()) for given in ids or [None] * len(texts)]
-        self.library.texts.add(
-            TextDocument(id, text, metadata)
-            for id, text, metadata in zip(named, texts, metadatas or [{}] * len(texts), strict=True)
-        )
+        self.library.texts.add(map(self._text, named, texts, metadatas or [{}] * len(texts)))
         return named
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool:
@@ -159,7 +159,7 @@ class RagBlendVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **kwargs: Any,
     ) -> RagBlendVectorStore:
-        """A store with these texts in it. kwargs: library, engine, namespace."""
+        """A store with these texts in it. kwargs: library, engine, namespace, piece_of."""
         store = cls(embedding=embedding, **kwargs)
         store.add_texts(texts, metadatas, ids=ids)
         return store
@@ -167,6 +167,11 @@ class RagBlendVectorStore(VectorStore):
     def close(self) -> None:
         """Close the library; a temporary one is deleted."""
         self.library.close()
+
+    def _text(self, id: str, text: str, metadata: Mapping[str, Any]) -> TextDocument:
+        readable = isinstance(metadata, Mapping)  # what is not is refused by the library, in its words
+        piece = Document(id=id, page_content=text, metadata=dict(metadata) if readable else {})
+        return TextDocument(id, text, metadata, document=self._name(piece))
 
     def _embed(self, query: str) -> list[float]:
         return _listed(self.library.embed(query))

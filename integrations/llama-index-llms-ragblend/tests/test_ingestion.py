@@ -44,6 +44,30 @@ def test_the_kv_is_that_of_the_text_the_llm_receives(llm, documents):
     assert known(llm.library, llm_texts(nodes)) == len(nodes)
 
 
+def test_nodes_of_one_document_are_prefilled_behind_those_before_them(llm):
+    """And the first of the next document stands alone."""
+    names = ("Heron", "Wren")
+    texts = {
+        name: " ".join(f"The sentence with the number {number} tells of the {name}." for number in range(9))
+        for name in names
+    }
+    documents = [Document(text=text, id_=name) for name, text in texts.items()]
+    splitter = SentenceSplitter(chunk_size=150, chunk_overlap=0, tokenizer=list)
+    nodes = IngestionPipeline(transformations=[splitter, PrecomputeKV(llm)]).run(documents=documents)
+    ids, expected = llm.library.engine.template.text_ids, set()
+    for name in names:
+        pieces = [text for node, text in zip(nodes, llm_texts(nodes), strict=True) if node.ref_doc_id == name]
+        assert len(pieces) > 2
+        for count, text in enumerate(pieces):
+            before = [token for piece in pieces[:count] for token in ids(f"{piece}\n\n")]
+            expected.add(llm.library.engine.chunk_key("default", ids(text), context_ids=before))
+    assert {entry.key for entry in llm.library.store.entries()} == expected
+    with Watcher() as watcher:
+        index = VectorStoreIndex(nodes, embed_model=WordEmbedding())
+        index.as_query_engine(llm=llm, similarity_top_k=3).query("What of the Heron?")
+    assert watcher.answers[0]["hits"] == 3
+
+
 def test_nodes_cache_and_docstore_hold_no_kv(llm, documents, tmp_path):
     plain = IngestionPipeline(transformations=[SentenceSplitter()]).run(documents=documents)
     pipeline = IngestionPipeline(

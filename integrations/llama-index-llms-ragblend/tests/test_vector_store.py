@@ -19,6 +19,7 @@ from llama_index.core.vector_stores.types import (
 from watching import Watcher
 
 from llama_index.llms.ragblend import RagBlend
+from llama_index.llms.ragblend.precompute import llm_text
 from llama_index.vector_stores.ragblend import RagBlendVectorStore
 from ragblend.errors import ConfigError, LibraryMismatchError
 
@@ -46,6 +47,17 @@ def test_nodes_come_back_as_they_went_in(store, nodes):
     for node in nodes:
         expected = node.model_copy(update={"embedding": None})
         assert kept[node.node_id].to_dict() == expected.to_dict()
+
+
+def test_nodes_of_one_document_are_prefilled_behind_those_before_them(store, nodes, embed_model):
+    of_one = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="handbook")}
+    pieces = [node.model_copy(update={"relationships": of_one}) for node in nodes[:2]]
+    store.add([*pieces, nodes[2]])
+    engine = store.client.engine
+    ids, texts = engine.template.text_ids, [llm_text(node) for node in (*pieces, nodes[2])]
+    keys = [engine.chunk_key("default", ids(text)) for text in (texts[0], texts[2])]
+    keys.append(engine.chunk_key("default", ids(texts[1]), context_ids=ids(f"{texts[0]}\n\n")))
+    assert {entry.key for entry in store.client.store.entries()} == set(keys)
 
 
 def test_the_order_of_a_search_is_llama_indexs_own(store, nodes, embed_model):

@@ -148,3 +148,52 @@ def test_precomputing_passes_documents_through_and_reports(engine):
 def test_kv_is_kept_by_a_library():
     with pytest.raises(ConfigError, match="not by a str"):
         PrecomputeKV("handbook.rag")
+
+
+def key_behind(library, text, *before):
+    """The key of a text that was prefilled behind others of its document."""
+    ids = library.engine.template.text_ids
+    context = [token for piece in before for token in (*ids(piece), *ids("\n\n"))]
+    return library.engine.chunk_key(library.store.key_namespace, ids(text), context_ids=context)
+
+
+def kept(library):
+    return {entry.key for entry in library.store.entries()}
+
+
+PIECES = [Document(text, metadata={"source": "w.md", "part": part}) for text, part in ((WARRANTY, 1), (BATTERY, 2))]
+
+
+def test_documents_of_one_source_are_pieces_of_it(engine):
+    with ChatRagBlend(engine=engine) as llm:
+        PrecomputeKV(llm).transform_documents(PIECES)
+        assert kept(llm.library) == {key_behind(llm.library, WARRANTY), key_behind(llm.library, BATTERY, WARRANTY)}
+        assert llm.invoke("How long?", documents=PIECES).response_metadata["hits"] == 2
+
+
+@pytest.mark.parametrize(
+    ("piece_of", "are_pieces"),
+    [
+        ("part", False),
+        ("chapter", False),
+        (None, False),
+        (lambda document: None, False),
+        (lambda document: document.metadata["source"].upper(), True),
+    ],
+)
+def test_what_says_that_they_are_can_be_chosen(engine, piece_of, are_pieces):
+    with ChatRagBlend(engine=engine) as llm:
+        PrecomputeKV(llm, piece_of=piece_of).transform_documents(PIECES)
+        before = [WARRANTY] if are_pieces else []
+        assert kept(llm.library) == {key_behind(llm.library, WARRANTY), key_behind(llm.library, BATTERY, *before)}
+
+
+def test_documents_without_a_source_stand_alone(engine):
+    with ChatRagBlend(engine=engine) as llm:
+        PrecomputeKV(llm).transform_documents([Document(WARRANTY), Document(" "), Document(BATTERY)])
+        assert kept(llm.library) == {key_behind(llm.library, WARRANTY), key_behind(llm.library, BATTERY)}
+
+
+def test_it_must_be_a_key_or_a_function(engine):
+    with ChatRagBlend(engine=engine) as llm, pytest.raises(ConfigError, match="piece_of is a metadata key"):
+        PrecomputeKV(llm, piece_of=3)

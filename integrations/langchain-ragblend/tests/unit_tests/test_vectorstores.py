@@ -163,3 +163,26 @@ def test_other_embeddings_are_refused(store, engine, tmp_path):
 def test_an_open_library_has_its_own_embedder(library):
     with pytest.raises(ConfigError, match="give no others"):
         RagBlendVectorStore(library, embedding=Colours())
+
+
+@pytest.mark.parametrize(("piece_of", "before"), [("source", 1), (None, 0)])
+def test_what_is_added_in_a_row_with_one_source_is_of_one_document(engine, piece_of, before):
+    texts = ["red is the first colour of this document", "blue is its second colour, and its last one"]
+    store = RagBlendVectorStore.from_texts(
+        texts, Colours(), [{"source": "colours.md"}] * 2, engine=engine, piece_of=piece_of
+    )
+    ids = engine.template.text_ids
+    context = ids(f"{texts[0]}\n\n") * before
+    [hit] = store.library.search_vector([0.0, 1.0], k=1)
+    assert hit.segment.key == engine.chunk_key("default", ids(texts[1]), context_ids=context)
+    store.close()
+
+
+def test_what_says_so_must_be_a_key_or_a_function(engine):
+    with pytest.raises(ConfigError, match="piece_of is a metadata key"):
+        RagBlendVectorStore(engine=engine, embedding=Colours(), piece_of=3)
+
+
+def test_metadata_that_are_none_are_refused_by_name(store):
+    with pytest.raises(ConfigError, match="metadata of text 'x' are no JSON"):
+        store.add_texts(["a text"], [None], ids=["x"])

@@ -13,7 +13,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 
 from llama_index.llms.ragblend.base import RagBlend, library_of
 from llama_index.llms.ragblend.opening import engine_of
-from ragblend import Engine, Library
+from ragblend import Engine, Library, Passage
 from ragblend.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ class PrecomputeKV(TransformComponent):
 
     library: the RagBlend that will answer, or its library, or the folder of one.
     engine, model: what to prefill with, where a folder is given.
+
+    Nodes in a row of the same document (``ref_doc_id``) are pieces of it, and each is prefilled behind those before it.
 
     Put it after everything that changes a node's text or metadata: KV is found by exactly the text that
     the LLM will receive. The KV stays in the library; nodes, pipeline cache and docstore hold none of it.
@@ -62,7 +64,8 @@ class PrecomputeKV(TransformComponent):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Precompute what is not in the library yet. Raises StoreFullError, LibraryBusyError, ..."""
-        report = self._library.precompute(text for text in map(llm_text, nodes) if text)
+        texts = ((llm_text(node), node.ref_doc_id or "") for node in nodes)
+        report = self._library.precompute(Passage(text, document=document) for text, document in texts if text)
         logger.info("KV of %d texts computed, %d known before", report.computed, report.unchanged)
         for skipped in report.skipped:
             logger.warning("no KV for %r: %s", skipped.path, skipped.reason)

@@ -41,6 +41,9 @@ class RagBlendVectorStore(BasePydanticVectorStore):
     library: the RagBlend that will answer, or its library, or the folder of one.
     engine, model: what to prefill with, where a folder is given.
 
+    Nodes in a row of the same document (``ref_doc_id``) in one call of ``add`` are pieces of it, and each is prefilled
+    behind those before it.
+
     Everything is on disk when ``add`` and ``delete`` return; ``persist`` has nothing left to do, and
     ``VectorStoreIndex.from_vector_store`` opens the same nodes again. Vectors come from the index's
     embedding model, the same for the whole library. Deleting a node deletes the KV nobody else needs.
@@ -147,7 +150,9 @@ class RagBlendVectorStore(BasePydanticVectorStore):
 def _document(node: BaseNode) -> TextDocument:
     if node.embedding is None:
         raise ConfigError(f"node {node.node_id!r} has no embedding: add nodes through a VectorStoreIndex")
-    return TextDocument(node.node_id, llm_text(node), node_to_metadata_dict(node), node.embedding)
+    return TextDocument(
+        node.node_id, llm_text(node), node_to_metadata_dict(node), node.embedding, document=node.ref_doc_id or ""
+    )
 
 
 def _passes(query: VectorStoreQuery) -> Callable[[Hit], bool]:

@@ -1,0 +1,116 @@
+"""What should a splitter's pieces be prefilled behind, if they overlap or not?
+
+    python tests/benchmarks/pieces_study.py --limit 12
+    python tests/benchmarks/pieces_study.py --limit 12 --overlap 200
+
+LangChain's RecursiveCharacterTextSplitter cuts the example handbook as the benchmark of the stuff chain does. The
+pieces nearest to a question stand in a prompt with a blank line between them. Their KV comes from behind the preamble;
+behind the pieces before them, joined as they are or with a blank line between; or behind the document's own text
+before them, as much of it, in which nothing stands twice where pieces overlap. Prints the mean KL to full prefill
+along its own greedy answer with 95% bootstrap intervals, on the questions that one fact answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from langchain_text_splitters import RecursiveCharacterTextSplitter
+
+from ragblend import Engine
+from ragblend.bench.data import Example, handbook_folder
+from ragblend.bench.metrics import bootstrap_mean
+from ragblend.bench.passages import Question
+from ragblend.bench.stores import UNBOUNDED
+from ragblend.bench.trial import Trial
+from ragblend.bench.variants import Variant
+from ragblend.blend.policies import policy_named
+from ragblend.library.embedding import SentenceEmbedder
+from ragblend.library.sections import Section
+from ragblend.prompt import Segment
+from ragblend.store.memory import MemoryStore
+
+ANSWER_TOKENS = 24
+FULL = Variant("full", policy_named("full"), 1.0)
+VARIANTS = [Variant(name, policy_named(name), 0.15) for name in ("none", "query")]
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """contexts: what it may stand behind, by name."""
+
+    text: str
+    token_ids: Ids
+    contexts: dict[str, Ids]
+
+
+def cut(engine: Engine, path: Path, characters: int, overlap: int) -> Iterator[Piece]:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=characters, chunk_overlap=overlap, add_start_index=True)
+    text, ids = path.read_text(encoding="utf-8"), engine.template.text_ids
+    joined, apart = Section(engine), Section(engine, tuple(ids("\n\n")))
+    for document in splitter.create_documents([text]):
+        token_ids = engine.template.bare_ids(document.page_content)
+        before = apart.next(token_ids).context_ids
+        own = tuple(ids(text[: document.metadata["start_index"]]))
+        contexts = {
+            "the preamble": (),
+            "pieces before, joined": joined.next(token_ids).context_ids,
+            "pieces before, blank lines between": before,
+            "the document's text before": own[-len(before) :] if before else (),
+        }
+        yield Piece(document.page_content, token_ids, contexts)
+
+
+def question_of(engine: Engine, line: dict, pieces: Sequence[Piece]) -> Question:
+    blank = Segment("glue", tuple(engine.template.text_ids("\n\n")))
+    chunks = [segment for piece in pieces for segment in (Segment("chunk", piece.token_ids, piece.text), blank)]
+    gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
+    example = Example(line["id"], line["question"], tuple(line["answers"]), ())
+    return Question(example, engine.template.build(chunks, line["question"]), gold, ANSWER_TOKENS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--limit", type=int, default=8, help="how many questions")
+    parser.add_argument("-k", type=int, default=6, help="how many pieces in a prompt")
+    parser.add_argument("--characters", type=int, default=1000, help="longest piece")
+    parser.add_argument("--overlap", type=int, default=0, help="characters that pieces share")
+    options = parser.parse_args()
+    engine = Engine(options.model)
+    paths = sorted(handbook_folder().glob("*.md"))
+    pieces = [piece for path in paths for piece in cut(engine, path, options.characters, options.overlap)]
+    embedder = SentenceEmbedder()
+    vectors = embedder.embed_chunks([piece.text for piece in pieces])
+    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = [line for line in map(json.loads, lines) if line["hops"] == 1][: options.limit]
+    distances: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for number, line in enumerate(asked, start=1):
+        nearest = (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k]
+        found = [pieces[index] for index in nearest]
+        question = question_of(engine, line, found)
+        reference = None
+        for way in found[0].contexts:
+            store = MemoryStore(budget_bytes=UNBOUNDED)
+            kvs = engine.prefill(
+                [piece.token_ids for piece in found], contexts=[piece.contexts[way] for piece in found]
+            )
+            for piece, kv in zip(found, kvs, strict=True):
+                store.put(piece.text, kv)
+            trial = Trial(engine, question, store)
+            reference = reference or trial.full(FULL)
+            for variant in VARIANTS:
+                distances[way, variant.label].append(trial.blended(variant, reference).kl_to_full)
+        print(f"{number} of {len(asked)}: {len(question.prompt):,} tokens", flush=True)
+    for (way, policy), values in distances.items():
+        mean = bootstrap_mean(values)
+        print(f"{way:36} {policy:6} {mean.mean:.4f} ({mean.low:.4f} to {mean.high:.4f})")
+
+
+if __name__ == "__main__":
+    main()
