@@ -112,8 +112,8 @@ class Precomputer:
                 pieces.next(self.engine.template.bare_ids(shown), document)
             return text
         wanted = pieces.next(text.token_ids, document)
-        if known := self.texts.find(text.text):
-            return known
+        if known := self.texts.key_of(text.text):
+            return replace(text, entry_key=known)
         return replace(text, entry_key=key_of(wanted, self.engine, self.store), context_ids=wanted.context_ids)
 
     def compute(
@@ -153,8 +153,8 @@ class Precomputer:
                 self.records.contexts.put(text.entry_key, text.context_ids)
 
     def _is_known(self, text: Text) -> bool:
-        known = self.texts.find(text.text)
-        return known is not None and self.store.contains(known.entry_key)
+        known = self.texts.key_of(text.text)
+        return known is not None and self.store.contains(known)
 
 
 def _is_unicode(text: str) -> bool:

@@ -47,11 +47,11 @@ class PrecomputedTexts:
         [(count,)] = self.catalogue.rows("SELECT count(*) FROM precomputed WHERE namespace = ?", self.namespace)
         return int(count)
 
-    def find(self, text: str) -> Text | None:
-        """The text as it was added, if it is there."""
-        statement = "SELECT id FROM precomputed WHERE namespace = ? AND digest = ?"
-        ids = np.array(self.catalogue.rows(statement, self.namespace, self._digest(text)), np.int64).ravel()
-        return next((found for _, found, _ in self.read(ids)), None)
+    def key_of(self, text: str) -> str | None:
+        """The key of a text's KV, None for one that is not there."""
+        source = "FROM precomputed WHERE namespace = ? AND digest = ?"
+        found = self.catalogue.sound_rows(["precomputed"], "entry_key", source, self.namespace, self._digest(text))
+        return str(found[0][0]) if found else None
 
     def add(self, text: Text) -> None:
         """Add a text, as part of the caller's transaction if there is one; one that is there stays as it is."""

@@ -7,7 +7,8 @@ LangChain's RecursiveCharacterTextSplitter cuts the example handbook as the benc
 pieces nearest to a question stand in a prompt with a blank line between them. Their KV comes from behind the preamble;
 behind the pieces before them, joined as they are or with a blank line between; or behind the document's own text
 before them, as much of it, in which nothing stands twice where pieces overlap. Prints the mean KL to full prefill
-along its own greedy answer with 95% bootstrap intervals, on the questions that one fact answers.
+along its own greedy answer with 95% bootstrap intervals, and the share of answers that equal full prefill's, on the
+questions that one fact answers.
 """
 
 from __future__ import annotations
@@ -74,42 +75,53 @@ def question_of(engine: Engine, line: dict, pieces: Sequence[Piece]) -> Question
     return Question(example, engine.template.build(chunks, line["question"]), gold, ANSWER_TOKENS)
 
 
+def stored(engine: Engine, pieces: Sequence[Piece], way: str) -> MemoryStore:
+    store = MemoryStore(budget_bytes=UNBOUNDED)
+    kvs = engine.prefill([piece.token_ids for piece in pieces], contexts=[piece.contexts[way] for piece in pieces])
+    for piece, kv in zip(pieces, kvs, strict=True):
+        store.put(piece.text, kv)
+    print(f"{len(pieces)} pieces behind {way}", flush=True)
+    return store
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
+    parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--limit", type=int, default=8, help="how many questions")
     parser.add_argument("-k", type=int, default=6, help="how many pieces in a prompt")
     parser.add_argument("--characters", type=int, default=1000, help="longest piece")
     parser.add_argument("--overlap", type=int, default=0, help="characters that pieces share")
     options = parser.parse_args()
-    engine = Engine(options.model)
+    engine = Engine(options.model, dtype=options.dtype)
     paths = sorted(handbook_folder().glob("*.md"))
     pieces = [piece for path in paths for piece in cut(engine, path, options.characters, options.overlap)]
     embedder = SentenceEmbedder()
     vectors = embedder.embed_chunks([piece.text for piece in pieces])
     lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     asked = [line for line in map(json.loads, lines) if line["hops"] == 1][: options.limit]
+    found = [
+        (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k].tolist()
+        for line in asked
+    ]
+    needed = [pieces[index] for index in sorted({index for indices in found for index in indices})]
+    stores = {way: stored(engine, needed, way) for way in pieces[0].contexts}
     distances: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for number, line in enumerate(asked, start=1):
-        nearest = (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k]
-        found = [pieces[index] for index in nearest]
-        question = question_of(engine, line, found)
+    same: dict[tuple[str, str], int] = defaultdict(int)
+    for number, (line, indices) in enumerate(zip(asked, found, strict=True), start=1):
+        question = question_of(engine, line, [pieces[index] for index in indices])
         reference = None
-        for way in found[0].contexts:
-            store = MemoryStore(budget_bytes=UNBOUNDED)
-            kvs = engine.prefill(
-                [piece.token_ids for piece in found], contexts=[piece.contexts[way] for piece in found]
-            )
-            for piece, kv in zip(found, kvs, strict=True):
-                store.put(piece.text, kv)
+        for way, store in stores.items():
             trial = Trial(engine, question, store)
             reference = reference or trial.full(FULL)
             for variant in VARIANTS:
-                distances[way, variant.label].append(trial.blended(variant, reference).kl_to_full)
+                measured = trial.blended(variant, reference)
+                distances[way, variant.label].append(measured.kl_to_full)
+                same[way, variant.label] += measured.answer == reference.measurement.answer
         print(f"{number} of {len(asked)}: {len(question.prompt):,} tokens", flush=True)
     for (way, policy), values in distances.items():
-        mean = bootstrap_mean(values)
-        print(f"{way:36} {policy:6} {mean.mean:.4f} ({mean.low:.4f} to {mean.high:.4f})")
+        mean, equal = bootstrap_mean(values), same[way, policy] / len(values)
+        print(f"{way:36} {policy:6} {mean.mean:.4f} ({mean.low:.4f} to {mean.high:.4f}), {equal:.0%} equal answers")
 
 
 if __name__ == "__main__":
