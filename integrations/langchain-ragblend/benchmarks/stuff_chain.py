@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--learn-only", action="store_true", help="no KV at indexing: learn from the questions")
+    parser.add_argument("--alone", action="store_true", help="prefill each document alone, not as a piece of its file")
     parser.add_argument("--json", type=Path, help="write the rows and the summary here")
     options = parser.parse_args()
 
@@ -121,7 +122,7 @@ def main() -> None:
     full = ChatRagBlend(library=blended.library, policy="full", max_tokens=options.max_tokens)
     plain = PlainTransformers(engine=engine, max_tokens=options.max_tokens)
     if not options.learn_only:
-        precompute = PrecomputeKV(blended)
+        precompute = PrecomputeKV(blended, piece_of=None if options.alone else "source")
         precompute.transform_documents(documents)
         report = precompute.report
         print(f"precomputed {report.computed} documents, {report.tokens:,} tokens in {report.seconds:.1f} s")
