@@ -374,7 +374,7 @@ SECTIONS = (
             "Questions over the example handbook by Zipf's law, one engine. Each request is timed once; how long it",
             "would wait at a rate is worked out from these times.",
         ),
-        "ragblend bench throughput --policies full,prefix,query --ratio 0.1 --requests 60 --json",
+        "ragblend bench throughput --policies full,prefix,query --ratio 0.1 --requests 200 --json",
         throughput,
     ),
 )
