@@ -63,7 +63,7 @@ class Maintaining(ABC):
             chunks=totals.chunks,
             tokens=totals.tokens,
             kv_bytes=self.store.nbytes(),
-            unneeded_bytes=sum(upkeep.unneeded_entries(self._records, self.store).values()),
+            unneeded_bytes=sum(self._records.unneeded_entries().values()),
             prefix_bytes=self._shelf.store.nbytes(),
             model=self._origin.read("model"),
             model_reference=self._origin.read("model_reference"),

@@ -184,6 +184,16 @@ class Records:
         )
         return sorted({key for key in keys if not self.catalogue.rows(statement, key)})
 
+    def unneeded_entries(self) -> dict[str, int]:
+        """The namespace's recorded entries that no chunk and no text has, with their bytes."""
+        rows = self.catalogue.rows(
+            "SELECT key, bytes FROM entries WHERE namespace = ?"
+            " AND NOT EXISTS (SELECT 1 FROM chunks WHERE entry_key = entries.key)"
+            " AND NOT EXISTS (SELECT 1 FROM precomputed WHERE entry_key = entries.key) ORDER BY key",
+            self.namespace,
+        )
+        return dict(rows)
+
     def paths_below(self, root: str) -> list[str]:
         """Documents at ``root`` or in that folder, in order; files only."""
         folder = f"{root.rstrip('/')}/"

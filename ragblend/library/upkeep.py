@@ -77,7 +77,7 @@ def verify(
         evicted=evicted,
         audited=len(audited),
         deviating=deviating,
-        orphans=(*unneeded_entries(records, store), *strays),
+        orphans=(*records.unneeded_entries(), *strays),
         index_ok=retriever.is_sound(),
     )
 
@@ -121,7 +121,7 @@ def collect_garbage(records: Records, store: DiskStore, prefixes: DiskStore, ind
     prefixes: the prefix cache's store, which other processes write to without the writer lock, so that its
     youngest files are left alone.
     """
-    unneeded = unneeded_entries(records, store)
+    unneeded = records.unneeded_entries()
     for key in unneeded:
         store.delete(key)
     files = nbytes = 0
@@ -181,9 +181,3 @@ def _at_random(entries: Iterable[OwnedEntry], count: int) -> list[OwnedEntry]:
         elif (place := random.randrange(number + 1)) < count:
             kept[place] = entry
     return kept
-
-
-def unneeded_entries(records: Records, store: DiskStore) -> dict[str, int]:
-    """Recorded entries that no chunk needs, with their bytes."""
-    sizes = {entry.key: entry.nbytes for entry in store.entries()}
-    return {key: sizes[key] for key in records.unneeded(sizes)}
