@@ -10,6 +10,19 @@ from ragblend.errors import ConfigError
 from tests import tiny
 
 
+def shapes_computed(engine, monkeypatch):
+    """A list that gets [batch, tokens] of each pass from now on."""
+    shapes = []
+    append = engine.adapter.append
+
+    def watched(canvas, token_ids, **options):
+        shapes.append(tuple(token_ids.shape))
+        return append(canvas, token_ids, **options)
+
+    monkeypatch.setattr(engine.adapter, "append", watched)
+    return shapes
+
+
 def test_a_batch_gives_what_each_chunk_gives_alone(tiny_engine):
     chunks = [tiny.random_ids(length, seed=length) for length in (5, 40, 17)]
     together = list(tiny_engine.prefill(chunks))
@@ -53,14 +66,7 @@ def test_chunks_in_their_documents_order_are_computed_once(tiny_engine, monkeypa
     alone = [
         kv for pair in zip(chunks, contexts, strict=True) for kv in tiny_engine.prefill(pair[:1], contexts=pair[1:])
     ]
-    computed = []
-    append = tiny_engine.adapter.append
-
-    def watched(canvas, token_ids, **options):
-        computed.append(tuple(token_ids.shape))
-        return append(canvas, token_ids, **options)
-
-    monkeypatch.setattr(tiny_engine.adapter, "append", watched)
+    computed = shapes_computed(tiny_engine, monkeypatch)
     together = list(tiny_engine.prefill(chunks, contexts=contexts))
     # The first stands behind the preamble. Behind the opening it is the context of the two others, which are one run.
     assert computed == [(1, len(first)), (1, len(first + second + third))]
@@ -81,14 +87,7 @@ def test_a_context_may_go_on_behind_the_chunk_before(tiny_engine, monkeypatch):
     first, between, second = (tiny.random_ids(length, seed=length) for length in (12, 3, 30))
     contexts = [first, (*first, *second, *between)]
     alone = [kv for context in contexts for kv in tiny_engine.prefill([second], contexts=[context])]
-    computed = []
-    append = tiny_engine.adapter.append
-
-    def watched(canvas, token_ids, **options):
-        computed.append(tuple(token_ids.shape))
-        return append(canvas, token_ids, **options)
-
-    monkeypatch.setattr(tiny_engine.adapter, "append", watched)
+    computed = shapes_computed(tiny_engine, monkeypatch)
     together = list(tiny_engine.prefill([second, second], contexts=contexts))
     assert computed == [(1, 12 + 30 + 3 + 30)]
     for ours, expected in zip(together, alone, strict=True):
