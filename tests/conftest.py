@@ -33,6 +33,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    """A namespace's key, 5b5b... in hexadecimal."""
+    path = tmp_path / "key"
+    path.write_text("5b" * 32 + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory where there is one: hundreds of syncs of a real disk would prove nothing more."""
     if not os.access("/dev/shm", os.W_OK):

@@ -12,14 +12,6 @@ from ragblend.errors import ConfigError
 from tests.cli.conftest import CHUNK_TOKENS, Run
 
 
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "tenant.key"
-    path.write_text("0f" * 32)
-    path.chmod(0o600)
-    return path
-
-
 def test_a_disk_budget_is_kept_and_shown(run: Run, docs: Path, model: Path, tmp_path: Path) -> None:
     library = tmp_path / "docs.rag"
     index = ["index", docs, "--library", library, "--model", model, "--chunk-tokens", CHUNK_TOKENS, "--json"]

@@ -209,14 +209,6 @@ def many_docs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_text("5b" * 32 + "\n")
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
 def other_key_file(tmp_path: Path) -> Path:
     path = tmp_path / "other"
     path.write_text("00" * 32)
