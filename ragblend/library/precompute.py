@@ -54,11 +54,11 @@ class Precomputer:
                 count += len(batch)
                 wanted: dict[str, Text] = {}
                 for given in batch:
-                    text = self._piece(given, pieces)
+                    text, known = self._piece(given, pieces)
                     if isinstance(text, Skipped):
                         skipped.append(text)
                         progress.skipped(text.path, text.reason)
-                    elif text.text in wanted or self._is_known(text):
+                    elif text.text in wanted or (known and self.store.contains(text.entry_key)):
                         unchanged += 1
                     else:
                         wanted[text.text] = text
@@ -100,8 +100,11 @@ class Precomputer:
             reason = f"{len(token_ids):,} tokens: {bound}"
         return Skipped(_name(text), reason)
 
-    def _piece(self, given: str | Passage, pieces: Pieces) -> Text | Skipped:
-        """A text with what it is prefilled behind: if it is known, what it was, else the pieces before it."""
+    def _piece(self, given: str | Passage, pieces: Pieces) -> tuple[Text | Skipped, bool]:
+        """A text with what it is prefilled behind, and whether it is known.
+
+        A known one stands behind what it stood behind before, others behind the pieces before them.
+        """
         require(isinstance(given, str | Passage), f"a text must be a string, or a Passage, got {type(given).__name__}")
         shown, document = (given, "") if isinstance(given, str) else (given.text, given.document)
         named = isinstance(document, str)
@@ -110,11 +113,12 @@ class Precomputer:
         if isinstance(text, Skipped):
             if document and _is_unicode(shown):  # no chunk of its own, but the next pieces stand behind it
                 pieces.next(self.engine.template.bare_ids(shown), document)
-            return text
+            return text, False
         wanted = pieces.next(text.token_ids, document)
         if known := self.texts.key_of(text.text):
-            return replace(text, entry_key=known)
-        return replace(text, entry_key=key_of(wanted, self.engine, self.store), context_ids=wanted.context_ids)
+            return replace(text, entry_key=known), True
+        key = key_of(wanted, self.engine, self.store)
+        return replace(text, entry_key=key, context_ids=wanted.context_ids), False
 
     def compute(
         self, wanted: Sequence[Text], cancelled: Callable[[], bool] | None = None, *, learned: bool = False
