@@ -14,6 +14,9 @@ Prints means with 95% bootstrap intervals: KL to full prefill along full prefill
 the most likely token, NLL of the right answer, F1, exact match, share of answers that equal full prefill's, rows
 computed, and the time to the first token (in memory; worth as much as the machine is quiet). What won is the default;
 what lost stays here, so that it can be tried again on another model.
+
+Large models take hours. With ``--measured FILE`` each question's measurements are kept there as JSON lines, and a run
+that is begun again goes on behind the last whole question.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from prefills import WAYS, Collection, Prefills
-from selections import selections
+from selections import FromStoredHidden, Sensitive, selections
 from torch import Tensor
 
 from ragblend import Engine, Library
@@ -119,6 +122,7 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str
     questions, collection = questions_of(engine, arguments.data, arguments.limit)
     sensitivity: dict[str, Tensor] = {}
     hidden: dict[str, list[Tensor]] = {}
+    kept = Kept(arguments.measured)
     built_in = [policy_named(name) for name in ("none", "leading", "hkvd", "query")]
     ways = arguments.only or WAYS if arguments.study == "prefills" else ["preamble"]
     if arguments.study == "prefills":
@@ -129,12 +133,16 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str
     else:
         variants = [each for ratio in arguments.ratios for each in selections(ratio, sensitivity, hidden)]
         variants = [each for each in variants if not arguments.only or each.label in arguments.only]
-    for number, question in enumerate(questions, start=1):
+    needs_hidden = any(isinstance(each.policy, FromStoredHidden) for each in variants)
+    needs_sensitivity = any(isinstance(each.policy, Sensitive) for each in variants)
+
+    def measure_question(question: Question) -> Iterator[tuple[str, Measurement]]:
         prefills = Prefills(collection)  # anew, so that memory does not grow with the questions
-        if arguments.study == "selections":
-            hidden.clear()
-            for chunk in question.prompt.chunks:
+        hidden.clear()
+        for chunk in question.prompt.chunks:
+            if needs_hidden:
                 hidden[chunk.key or ""] = prefills.hidden(chunk.token_ids, engine.adapter.layer_count // 2 + 1)
+            if needs_sensitivity:
                 sensitivity[chunk.key or ""] = prefills.sensitivity(chunk.token_ids)
         reference = None
         for way in ways:
@@ -144,7 +152,32 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str
                 yield "", reference.measurement
             for variant in variants:
                 yield way, trial.blended(variant, reference)
+
+    for number, question in enumerate(questions, start=1):
+        yield from kept.of(question.example.id) or kept.add(list(measure_question(question)))
         print(f"{number} of {len(questions)}: {len(question.prompt):,} tokens", flush=True)
+
+
+class Kept:
+    """Measurements by question, in a file of JSON lines if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._questions: dict[str, list[tuple[str, Measurement]]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                measured = [(way, Measurement(**fields)) for way, fields in json.loads(line)]
+                self._questions[measured[0][1].id] = measured
+
+    def of(self, question_id: str) -> list[tuple[str, Measurement]] | None:
+        return self._questions.get(question_id)
+
+    def add(self, measured: list[tuple[str, Measurement]]) -> list[tuple[str, Measurement]]:
+        """Keeps a question's measurements, and returns them."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([(way, dataclasses.asdict(each)) for way, each in measured]) + "\n")
+        return measured
 
 
 def rows_of(measured: Sequence[tuple[str, Measurement]]) -> list[dict[str, Any]]:
@@ -176,6 +209,7 @@ def main() -> None:
     parser.add_argument("--ratios", type=lambda text: [float(each) for each in text.split(",")], default=[0.1])
     parser.add_argument("--only", type=lambda text: text.split(";"), help="only these, with ; between")
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--measured", type=Path, help="keep each question's measurements here, and go on from them")
     arguments = parser.parse_args()
     for ratio in arguments.ratios:
         fixed_ratio(ratio)
@@ -198,8 +232,10 @@ def main() -> None:
 
 def _shown(words: Sequence[str]) -> list[str]:
     """The command without what belongs to one machine: folders, and where the report went."""
-    at = words.index("--json") if "--json" in words else len(words)
-    return [Path(word).name for word in (*words[:at], *words[at + 2 :])]
+    kept = [
+        word for option, word in zip(["", *words], words, strict=False) if not {option, word} & {"--json", "--measured"}
+    ]
+    return [Path(word).name for word in kept]
 
 
 if __name__ == "__main__":

@@ -251,6 +251,7 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "query, all layers": QueryAttention(0.0, 1.0),
         "query, middle third": QueryAttention(1 / 3, 2 / 3),
         "query, third quarter": QueryAttention(0.5, 0.75),
+        "query, upper half": QueryAttention(0.5, 1.0),
         "query, every third of its layers": ChosenLayers(3),
         "query, strongest head": StrongestHead(),
         "query, spans of 5": Spans(5),
@@ -262,6 +263,7 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "sensitivity": Sensitive(sensitivity),
         "query times sensitivity": Sensitive(sensitivity, attended=True),
         **{f"query, from {share:.2g} of the depth": FromStoredHidden(hidden, share) for share in (0.2, 1 / 3, 0.5)},
+        "query, 60% of the attention": Covering(0.6),
         "query, 80% of the attention": Covering(0.8),
         "query, 90% of the attention": Covering(0.9),
     }
