@@ -34,6 +34,7 @@ from ragblend.library.caches import Caches
 from ragblend.models.adapter import DecoderAdapter
 from ragblend.models.identity import adapter_digest, model_identity
 from ragblend.models.load import LoadedModel, load_model
+from ragblend.models.packed import pack_linears
 from ragblend.prefix.cache import PrefixCache
 from ragblend.prefix.names import NamedCache
 from ragblend.prefix.request import PrefixRequest
@@ -82,6 +83,7 @@ class Engine:
     ) -> None:
         loaded = load_model(model, device, dtype)
         self._start(loaded, kernels, blend, system, question, preamble, prefix or PrefixSettings(), clock)
+        pack_linears(loaded.model)  # not a model that was given: its owner may look at its weights
 
     @classmethod
     def from_model(

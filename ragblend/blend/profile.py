@@ -18,7 +18,7 @@ from ragblend.models.rows import RowRun
 from ragblend.store.key import ModelIdentity, digest_fields
 
 # Raise it when computing rows becomes faster or slower.
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 _FEW, _MANY = 32, 128
 _SHORT, _LONG = 256, 2048
 _REPEATS = 3

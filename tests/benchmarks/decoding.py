@@ -2,9 +2,9 @@
 
     python tests/benchmarks/decoding.py [--contexts 64,1024,4096] [--tokens 32] [--repeats 5] [--model M]
 
-Same weights, dtype and threads, greedy. Every round runs all three once, so that what disturbs the machine meets all
-alike; the figures are medians over the rounds. ``attention`` is what attending a single row costs in all layers, so
-the growth of ``ragblend`` with the context can be compared with it.
+Same weights, dtype and threads, greedy; transformers on a model of its own, as it loads it. Every round runs all three
+once, so that what disturbs the machine meets all alike; the figures are medians over the rounds. ``attention`` is what
+attending a single row costs in all layers, so the growth of ``ragblend`` with the context can be compared with it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from ragblend import Engine, Prompt, Segment
-from ragblend.bench.baseline import transformers_attention
 from ragblend.bench.data import handbook_texts
 from ragblend.config import BlendSettings, GenerationSettings
 from ragblend.kernels import ops
 from ragblend.kernels.layout import Attention
+from ragblend.models.load import load_model
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
@@ -52,8 +53,8 @@ def ours(engine: Engine, ids: Sequence[int], tokens: int) -> float:
     return per_token([time.perf_counter() for _ in stream])
 
 
-def theirs(engine: Engine, ids: Sequence[int], tokens: int, cache: str) -> float:
-    model, clock = engine.adapter.model, Clock()
+def theirs(model: PreTrainedModel, ids: Sequence[int], tokens: int, cache: str) -> float:
+    clock = Clock()
     given = torch.tensor([list(ids)])
     with torch.inference_mode():
         model.generate(
@@ -93,7 +94,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model")
     options = parser.parse_args()
-    engine = Engine(options.model) if options.model else Engine()
+    engine = Engine(options.model)
+    plain = load_model(options.model).model
     text = [token for document in handbook_texts() for token in engine.template.text_ids(document)]
     print("context  ragblend   static     dynamic    static/ragblend  attention   (ms a token)")
     for context in map(int, options.contexts.split(",")):
@@ -101,8 +103,7 @@ def main() -> None:
         rounds = []
         for _ in range(options.repeats):
             own = ours(engine, ids, options.tokens)
-            with transformers_attention(engine.adapter):
-                rounds.append((own, *(theirs(engine, ids, options.tokens, cache) for cache in ("static", "dynamic"))))
+            rounds.append((own, *(theirs(plain, ids, options.tokens, cache) for cache in ("static", "dynamic"))))
         own, static, dynamic = (statistics.median(column) * 1e3 for column in zip(*rounds, strict=True))
         ratio = statistics.median(other / mine for mine, other, _ in rounds)
         alone = attention_of_one_row(engine, context) * 1e3

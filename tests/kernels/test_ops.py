@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragblend.kernels import ops, reference
+from ragblend.kernels import fused, ops, reference
 from ragblend.kernels.layout import Attention
 from tests.kernels.cases import CASES, CODECS, ROTATIONS, inputs, placed
 
@@ -32,6 +32,22 @@ def check_attention(rows, keys, shape, dtype, attention, tolerance):
 def test_attention_of_scattered_rows_equals_the_oracle(case, shape, dtype, tolerance):
     rows, keys = CASES[case]
     check_attention(rows, keys, shape, dtype, Attention(scaling=shape[2] ** -0.5), tolerance)
+
+
+@pytest.mark.parametrize("window", [None, 900])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)])
+def test_one_row_over_many_keys_equals_the_oracle(window, dtype, tolerance):
+    shape, keys = (12, 4, 96), 1100
+    assert shape[1] * 900 * shape[2] > fused._MANY_NUMBERS, "this is the way of long contexts"
+    check_attention([keys - 1], keys, shape, dtype, Attention(scaling=shape[2] ** -0.5, window=window), tolerance)
+
+
+def test_one_row_of_several_prompts_equals_each_alone():
+    prompts = [inputs([1099], 1100, 12, 4, 96, torch.float32, seed) for seed in range(3)]
+    together = (torch.cat(tensors) for tensors in zip(*prompts, strict=True))
+    rows, attention = torch.tensor([1099]), Attention(scaling=0.1)
+    alone = torch.cat([ops.attend_rows(*prompt, rows, attention) for prompt in prompts])
+    torch.testing.assert_close(ops.attend_rows(*together, rows, attention), alone, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("window", [1, 7, 64, 1000])

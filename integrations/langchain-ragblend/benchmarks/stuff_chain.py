@@ -7,7 +7,7 @@ LangChain's own create_stuff_documents_chain answers the questions of examples/q
 vector store over examples/handbook, three times: with ChatRagBlend, with ChatRagBlend at policy full (its answers are
 full prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines,
 because langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace
-does with a local pipeline. All three share one model in memory, so weights, dtype and threads are the same. Documents
+does with a local pipeline, on a model of its own as transformers loads it: same weights, dtype and threads. Documents
 come back in a shuffled order for every other question. They go through PrecomputeKV on their way into the store; with
 --learn-only they do not, and only what an earlier question has seen is reused. Full prefill and transformers compute
 the same thing, so how often their answers are equal is how far rounding lets answers agree. Prints a row a question, a
@@ -38,6 +38,7 @@ from transformers import TextIteratorStreamer
 
 from langchain_ragblend import ChatRagBlend, PrecomputeKV, RagBlendEmbeddings
 from ragblend import Engine
+from ragblend.models.load import load_model
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PROMPT = ChatPromptTemplate.from_messages(
@@ -51,7 +52,8 @@ PROMPT = ChatPromptTemplate.from_messages(
 class PlainTransformers(BaseChatModel):
     """transformers' generate with its own attention (SDPA), streamed from a thread as its streamer wants."""
 
-    engine: Any
+    model: Any
+    tokenizer: Any
     max_tokens: int
 
     @property
@@ -64,13 +66,13 @@ class PlainTransformers(BaseChatModel):
     def _stream(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
     ) -> Iterator[ChatGenerationChunk]:
-        model, tokenizer = self.engine.adapter.model, self.engine.tokenizer
         turns = convert_to_openai_messages(messages)
-        inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        arguments = {**inputs.to(model.device), "streamer": streamer, "max_new_tokens": self.max_tokens}
-        model.set_attn_implementation("sdpa")
-        thread = Thread(target=model.generate, kwargs={**arguments, "do_sample": False})
+        inputs = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        ).to(self.model.device)
+        streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        arguments = {**inputs, "streamer": streamer, "max_new_tokens": self.max_tokens, "do_sample": False}
+        thread = Thread(target=self.model.generate, kwargs=arguments)
         thread.start()
         try:
             for text in streamer:
@@ -78,7 +80,6 @@ class PlainTransformers(BaseChatModel):
                     yield ChatGenerationChunk(message=AIMessageChunk(text))
         finally:
             thread.join()
-            model.set_attn_implementation("ragblend")
 
 
 def split_handbook(characters: int) -> list[Document]:
@@ -120,7 +121,8 @@ def main() -> None:
     )
     blended = ChatRagBlend(engine=engine, ratio=options.ratio, max_tokens=options.max_tokens)
     full = ChatRagBlend(library=blended.library, policy="full", max_tokens=options.max_tokens)
-    plain = PlainTransformers(engine=engine, max_tokens=options.max_tokens)
+    loaded = load_model(options.model, dtype=options.dtype)
+    plain = PlainTransformers(model=loaded.model, tokenizer=loaded.tokenizer, max_tokens=options.max_tokens)
     if not options.learn_only:
         precompute = PrecomputeKV(blended, piece_of=None if options.alone else "source")
         precompute.transform_documents(documents)
