@@ -13,7 +13,7 @@ from ragblend.bench.quality import QUESTION, fitting
 from ragblend.bench.report import METRICS
 from ragblend.bench.stores import in_memory
 from ragblend.bench.trial import Measurement, Trial
-from ragblend.bench.variants import Variant, as_variants
+from ragblend.bench.variants import Variant, as_fixed_variants
 from ragblend.blend.policies import policy_named
 from ragblend.engine import Engine
 from ragblend.kernels.layout import Codec
@@ -58,7 +58,7 @@ def measure_fidelity(
 
     Raw is measured in any case. Arguments and errors as ``bench.quality.run``.
     """
-    variants = [variant for variant in as_variants(policies, ratio) if variant.policy.name != "full"]
+    variants = [variant for variant in as_fixed_variants(policies, ratio) if variant.policy.name != "full"]
     numbers: list[Codec] = list(dict.fromkeys(["raw", *(codec.numbers for codec in codecs)]))
     prompts = PassagePrompts(engine, QUESTION, passage_tokens, answer_tokens)
     questions, _ = fitting([prompts.question(each) for each in read_examples(data, limit)], engine)

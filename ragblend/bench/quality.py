@@ -12,9 +12,9 @@ from ragblend.bench.machine import describe_machine
 from ragblend.bench.passages import PassagePrompts, Question
 from ragblend.bench.report import QualityReport, QualitySettings, make_row
 from ragblend.bench.trial import Measurement, TransformersRun, Trial
-from ragblend.bench.variants import Variant, as_variants
+from ragblend.bench.variants import Variant, as_fixed_variants
 from ragblend.blend.policies import policy_named
-from ragblend.config import Ratio, fixed_ratio, require
+from ragblend.config import Ratio, require
 from ragblend.engine import Engine
 from ragblend.errors import ContextOverflowError
 
@@ -50,9 +50,7 @@ def run(
     """
     require(baseline_questions >= 1, f"baseline questions must be at least 1, got {baseline_questions}")
     full = Variant("full", policy_named("full"), 1.0)
-    variants = [variant for variant in as_variants(policies, ratio) if variant.policy.name != "full"]
-    for variant in variants:
-        fixed_ratio(variant.ratio)
+    variants = [variant for variant in as_fixed_variants(policies, ratio) if variant.policy.name != "full"]
     prompts = PassagePrompts(engine, question, passage_tokens, answer_tokens)
     questions, too_long = fitting([prompts.question(each) for each in read_examples(data, limit)], engine)
     full_measured: list[Measurement] = []

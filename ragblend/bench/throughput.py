@@ -18,7 +18,7 @@ import numpy as np
 from ragblend.bench.data import handbook_folder, handbook_questions
 from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.queueing import PERCENTILE, Served, first_token_seconds, highest_rate, unit_arrivals, zipf_stream
-from ragblend.bench.variants import Variant, as_variants
+from ragblend.bench.variants import Variant, as_fixed_variants
 from ragblend.config import GenerationSettings, Ratio, fixed_ratio, require
 from ragblend.engine import Engine
 from ragblend.errors import ConfigError
@@ -91,7 +91,7 @@ def run(
     require(exponent >= 0, f"exponent must not be negative, got {exponent}")
     require(bool(rates) and min(rates) > 0, "rates must be above 0")
     require(bool(bounds_s) and min(bounds_s) > 0, "bounds must be above 0")
-    variants = as_variants(policies, ratio)
+    variants = as_fixed_variants(policies, ratio)
     ratios = [fixed_ratio(variant.ratio) for variant in variants]
     if questions is None:
         questions = [question for question, _ in handbook_questions()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ragblend.blend.policies import Policy, policy_named
-from ragblend.config import Ratio, require, require_ratio
+from ragblend.config import Ratio, fixed_ratio, require, require_ratio
 from ragblend.errors import ConfigError
 
 
@@ -34,6 +34,14 @@ def as_variants(policies: Sequence[str | Variant], ratio: Ratio) -> list[Variant
         require((variant.label, variant.ratio) not in seen, f"{variant.label} at {variant.ratio} is named twice")
         seen.add((variant.label, variant.ratio))
     return made
+
+
+def as_fixed_variants(policies: Sequence[str | Variant], ratio: Ratio) -> list[Variant]:
+    """As ``as_variants``, where a row needs one ratio for all requests. Raises ConfigError for ``auto``, too."""
+    variants = as_variants(policies, ratio)
+    for variant in variants:
+        fixed_ratio(variant.ratio)
+    return variants
 
 
 def _parse(text: str, ratio: Ratio) -> Variant:

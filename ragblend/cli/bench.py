@@ -116,10 +116,10 @@ def quality(
     """Measure the answers, and how close each policy comes to full prefill, on questions with known answers."""
     names = policies.split(",")
     from ragblend.bench.data import read_examples
-    from ragblend.bench.variants import as_variants
+    from ragblend.bench.variants import as_fixed_variants
 
     share = fixed_ratio(as_ratio(ratio))
-    as_variants(names, share)
+    as_fixed_variants(names, share)
     read_examples(data, limit)
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.quality import run
@@ -174,11 +174,11 @@ def store(
     names, asked = codecs.split(","), policies.split(",")
     from ragblend.bench.codecs import as_codecs, run
     from ragblend.bench.data import read_examples
-    from ragblend.bench.variants import as_variants
+    from ragblend.bench.variants import as_fixed_variants
 
     as_codecs(names)
     share = fixed_ratio(as_ratio(ratio))
-    as_variants(asked, share)
+    as_fixed_variants(asked, share)
     if data:
         read_examples(data, limit)
     engine = start.start_engine(model, device, dtype, json=json)

@@ -99,10 +99,10 @@ def throughput(
 ) -> None:
     """Measure how many questions a second are answered while the first token comes soon, over the example handbook."""
     require(requests >= 1, f"requests must be at least 1, got {requests}")
-    from ragblend.bench.variants import as_variants
+    from ragblend.bench.variants import as_fixed_variants
 
     names = policies.split(",")
-    as_variants(names, fixed_ratio(as_ratio(ratio)))
+    as_fixed_variants(names, fixed_ratio(as_ratio(ratio)))
     engine = start.start_engine(model, device, dtype, json=json)
     from ragblend.bench.throughput import run
 
