@@ -14,12 +14,12 @@ questions that one fact answers; and how many tokens each way computes.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from handbook import single_fact_questions
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from ragblend import Engine
@@ -111,8 +111,7 @@ def main() -> None:
         print(f"{way:36} {computed(pieces, way):.2f} times the tokens of {len(pieces)} pieces computed")
     embedder = SentenceEmbedder()
     vectors = embedder.embed_chunks([piece.text for piece in pieces])
-    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    asked = [line for line in map(json.loads, lines) if line["hops"] == 1][: options.limit]
+    asked = single_fact_questions(options.limit)
     found = [
         (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k].tolist()
         for line in asked

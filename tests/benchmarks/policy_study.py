@@ -35,6 +35,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from handbook import single_fact_questions
 from prefills import WAYS, Collection, Prefills
 from selections import FromStoredHidden, Sensitive, selections
 from torch import Tensor
@@ -92,9 +93,8 @@ def _indexed_handbook(engine: Engine, chunk_tokens: int) -> Iterator[Library]:
 
 def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Question]:
     """The handbook's first single-fact questions, with the ``k`` chunks that the library finds for each."""
-    lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = []
-    for line in [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]:
+    for line in single_fact_questions(limit):
         found = [hit.segment for hit in library.search(line["question"], k)]
         example = Example(line["id"], line["question"], tuple(line["answers"]), ())
         gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))

@@ -138,6 +138,17 @@ def test_it_is_described_without_anything_heavy(llm):
     described = PrecomputeKV(llm).to_dict()
     assert described["class_name"] == "PrecomputeKV"
     assert len(json.dumps(described)) < 300
+    assert described != PrecomputeKV(llm, pieces=False).to_dict(), "a pipeline that has a cache must fill the KV anew"
+
+
+def test_nodes_of_one_document_can_be_prefilled_alone(llm):
+    document = Document(text=" ".join(f"The sentence with the number {number} tells of it." for number in range(9)))
+    splitter = SentenceSplitter(chunk_size=150, chunk_overlap=0, tokenizer=list)
+    nodes = IngestionPipeline(transformations=[splitter, PrecomputeKV(llm, pieces=False)]).run(documents=[document])
+    engine = llm.library.engine
+    alone = {engine.chunk_key("default", engine.template.text_ids(text)) for text in llm_texts(nodes)}
+    assert len(alone) > 2
+    assert {entry.key for entry in llm.library.store.entries()} == alone
 
 
 def test_nodes_without_text_and_short_ones_are_passed_on(llm, caplog):

@@ -60,6 +60,16 @@ def test_nodes_of_one_document_are_prefilled_behind_those_before_them(store, nod
     assert {entry.key for entry in store.client.store.entries()} == set(keys)
 
 
+def test_nodes_of_one_document_can_be_prefilled_alone(llm, nodes):
+    of_one = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="handbook")}
+    pieces = [node.model_copy(update={"relationships": of_one}) for node in nodes[:2]]
+    store = RagBlendVectorStore(llm, pieces=False)
+    store.add(pieces)
+    engine = store.client.engine
+    alone = {engine.chunk_key("default", engine.template.text_ids(llm_text(node))) for node in pieces}
+    assert {entry.key for entry in store.client.store.entries()} == alone
+
+
 def test_the_order_of_a_search_is_llama_indexs_own(store, nodes, embed_model):
     own = SimpleVectorStore()
     store.add(nodes)

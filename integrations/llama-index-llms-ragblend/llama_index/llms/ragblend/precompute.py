@@ -24,6 +24,11 @@ def llm_text(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.LLM).strip()
 
 
+def document_of(node: BaseNode, pieces: bool) -> str:
+    """The document that a node is a piece of, or "" for a node that stands alone."""
+    return (node.ref_doc_id or "") if pieces else ""
+
+
 class PrecomputeKV(TransformComponent):
     """Precomputes the KV of nodes in an IngestionPipeline. The nodes come out as they went in.
 
@@ -34,7 +39,8 @@ class PrecomputeKV(TransformComponent):
     library: the RagBlend that will answer, or its library, or the folder of one.
     engine, model: what to prefill with, where a folder is given.
 
-    Nodes in a row of the same document (``ref_doc_id``) are pieces of it, and each is prefilled behind those before it.
+    pieces: nodes in a row of the same document (``ref_doc_id``) are pieces of it, and each is prefilled behind those
+        before it; else each alone, which takes less work and stays further from full prefill.
 
     Put it after everything that changes a node's text or metadata: KV is found by exactly the text that
     the LLM will receive. The KV stays in the library; nodes, pipeline cache and docstore hold none of it.
@@ -42,6 +48,7 @@ class PrecomputeKV(TransformComponent):
     """
 
     _library: Library = PrivateAttr()
+    _pieces: bool = PrivateAttr()
 
     def __init__(
         self,
@@ -49,9 +56,11 @@ class PrecomputeKV(TransformComponent):
         *,
         engine: Engine | None = None,
         model: str | Path | None = None,
+        pieces: bool = True,
     ) -> None:
         super().__init__()
         self._library = library_of(library, engine=engine, model=model)
+        self._pieces = pieces
 
     @classmethod
     def class_name(cls) -> str:
@@ -64,7 +73,7 @@ class PrecomputeKV(TransformComponent):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Precompute what is not in the library yet. Raises StoreFullError, LibraryBusyError, ..."""
-        texts = ((llm_text(node), node.ref_doc_id or "") for node in nodes)
+        texts = ((llm_text(node), document_of(node, self._pieces)) for node in nodes)
         report = self._library.precompute(Passage(text, document=document) for text, document in texts if text)
         logger.info("KV of %d texts computed, %d known before", report.computed, report.unchanged)
         for skipped in report.skipped:
@@ -75,9 +84,9 @@ class PrecomputeKV(TransformComponent):
         return await asyncio.to_thread(self, nodes, **kwargs)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """What the pipeline's cache knows it by: another library or model has to be filled again."""
+        """What the pipeline's cache knows it by: what another library, model or way has to fill again."""
         library = self._library
-        made = {"folder": str(library.folder), "created_at": library.info().created_at}
+        made = {"folder": str(library.folder), "created_at": library.info().created_at, "pieces": self._pieces}
         return {**super().to_dict(**kwargs), **made, "model": engine_of(library).identity.digest()}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_
 
 from llama_index.llms.ragblend import RagBlend
 from llama_index.llms.ragblend.base import library_of
-from llama_index.llms.ragblend.precompute import llm_text
+from llama_index.llms.ragblend.precompute import document_of, llm_text
 from llama_index.vector_stores.ragblend.filters import matches
 from ragblend import Engine, Hit, Library, TextDocument
 from ragblend.errors import ConfigError
@@ -41,8 +41,8 @@ class RagBlendVectorStore(BasePydanticVectorStore):
     library: the RagBlend that will answer, or its library, or the folder of one.
     engine, model: what to prefill with, where a folder is given.
 
-    Nodes in a row of the same document (``ref_doc_id``) in one call of ``add`` are pieces of it, and each is prefilled
-    behind those before it.
+    pieces: nodes in a row of the same document (``ref_doc_id``) in one call of ``add`` are pieces of it, and each is
+        prefilled behind those before it; else each alone, which takes less work and stays further from full prefill.
 
     Everything is on disk when ``add`` and ``delete`` return; ``persist`` has nothing left to do, and
     ``VectorStoreIndex.from_vector_store`` opens the same nodes again. Vectors come from the index's
@@ -52,6 +52,7 @@ class RagBlendVectorStore(BasePydanticVectorStore):
     stores_text: bool = True
 
     _library: Library = PrivateAttr()
+    _pieces: bool = PrivateAttr()
 
     def __init__(
         self,
@@ -59,9 +60,11 @@ class RagBlendVectorStore(BasePydanticVectorStore):
         *,
         engine: Engine | None = None,
         model: str | Path | None = None,
+        pieces: bool = True,
     ) -> None:
         super().__init__(stores_text=True)
         self._library = library_of(library, engine=engine, model=model)
+        self._pieces = pieces
 
     @classmethod
     def class_name(cls) -> str:
@@ -73,7 +76,7 @@ class RagBlendVectorStore(BasePydanticVectorStore):
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Add or replace nodes. Raises ConfigError for one without embedding or text."""
-        self._library.texts.add(map(_document, nodes))
+        self._library.texts.add(_document(node, self._pieces) for node in nodes)
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
@@ -147,12 +150,11 @@ class RagBlendVectorStore(BasePydanticVectorStore):
         return [text for text in found if "_node_content" in text.metadata and matches(filters, text.metadata)]
 
 
-def _document(node: BaseNode) -> TextDocument:
+def _document(node: BaseNode, pieces: bool) -> TextDocument:
     if node.embedding is None:
         raise ConfigError(f"node {node.node_id!r} has no embedding: add nodes through a VectorStoreIndex")
-    return TextDocument(
-        node.node_id, llm_text(node), node_to_metadata_dict(node), node.embedding, document=node.ref_doc_id or ""
-    )
+    document = document_of(node, pieces)
+    return TextDocument(node.node_id, llm_text(node), node_to_metadata_dict(node), node.embedding, document=document)
 
 
 def _passes(query: VectorStoreQuery) -> Callable[[Hit], bool]:
