@@ -141,7 +141,7 @@ class StrongestHead(QueryAttention):
     """The head that attends most to a token counts, not the mean of all heads; upper two thirds of the layers."""
 
     def scores(self, request: Request) -> Tensor:
-        return received(request, request.plan.mandatory, first=1 / 3, measure=_by_strongest_head)
+        return received(request, request.plan.mandatory, first=1 / 3, last=1.0, measure=_by_strongest_head)
 
 
 class ScoreTimesDeviation(Policy):
@@ -216,18 +216,20 @@ class FromStoredHidden(QueryAttention):
         return run
 
 
-def received(request: Request, rows: Tensor, *, first=2 / 3, step=1, measure=ops.attention_received) -> Tensor:
+def received(
+    request: Request, rows: Tensor, *, first=0.5, last=0.75, step=1, measure=ops.attention_received
+) -> Tensor:
     """What each position receives from the suffix in a pass over ``rows``, [T] fp32, summed over layers.
 
-    first: where the layers begin that count, as a share of the depth. step: of so many one counts. measure: of one
-    layer, from its suffix queries, keys, rows and attention.
+    first, last: where the layers begin and end that count, as shares of the depth. step: of so many one counts.
+    measure: of one layer, from its suffix queries, keys, rows and attention.
     """
-    begin = int(first * request.adapter.layer_count)
+    begin, end = (int(share * request.adapter.layer_count) for share in (first, last))
     suffix = len(request.plan) - request.plan.suffix_start
     scores = torch.zeros(len(request.plan))
 
     def add(layer: int, rows: Tensor, query: Tensor, keys: Tensor, attention: Attention) -> None:
-        if layer >= begin and (layer - begin) % step == 0:
+        if begin <= layer < end and (layer - begin) % step == 0:
             scores.add_(measure(query[:, :, -suffix:], keys, rows[-suffix:], attention))
 
     run = request.run(rows)
@@ -250,7 +252,7 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "hkvd, gradual": Deviation(keys=False, values=True, gradual=True),
         "query, all layers": QueryAttention(0.0, 1.0),
         "query, middle third": QueryAttention(1 / 3, 2 / 3),
-        "query, third quarter": QueryAttention(0.5, 0.75),
+        "query, last third": QueryAttention(2 / 3, 1.0),
         "query, upper half": QueryAttention(0.5, 1.0),
         "query, every third of its layers": ChosenLayers(3),
         "query, strongest head": StrongestHead(),

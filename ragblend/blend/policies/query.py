@@ -23,7 +23,7 @@ class QueryAttention(Policy):
 
     name: ClassVar[str] = "query"
 
-    def __init__(self, first: float = 2 / 3, last: float = 1.0) -> None:
+    def __init__(self, first: float = 0.5, last: float = 0.75) -> None:
         self.first = first
         self.last = last
 
