@@ -216,9 +216,7 @@ class FromStoredHidden(QueryAttention):
         return run
 
 
-def received(
-    request: Request, rows: Tensor, *, first=0.5, last=0.75, step=1, measure=ops.attention_received
-) -> Tensor:
+def received(request: Request, rows: Tensor, *, first=0.5, last=0.75, step=1, measure=ops.attention_received) -> Tensor:
     """What each position receives from the suffix in a pass over ``rows``, [T] fp32, summed over layers.
 
     first, last: where the layers begin and end that count, as shares of the depth. step: of so many one counts.
