@@ -43,7 +43,7 @@ $(TESTED): $(READY)
 demo: $(READY)
 	$(BIN)/ragblend fetch
 	$(BIN)/ragblend index examples/handbook --library $(DEMO)
-	$(BIN)/ragblend ask "What is the cutting width of the Wren 3?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "How many kilograms can Perch carry at most?" --library $(DEMO) --compare
 	$(BIN)/ragblend ask "Who is the data protection officer?" --library $(DEMO) --compare
 	$(BIN)/ragblend ask "Who founded Tillerby Garden Machines?" --library $(DEMO) --compare
 
