@@ -222,7 +222,8 @@ def received(request: Request, rows: Tensor, *, first=0.5, last=0.75, step=1, me
     first, last: where the layers begin and end that count, as shares of the depth. step: of so many one counts.
     measure: of one layer, from its suffix queries, keys, rows and attention.
     """
-    begin, end = (int(share * request.adapter.layer_count) for share in (first, last))
+    layers = request.adapter.layer_count
+    begin, end = int(first * layers), round(last * layers)  # as QueryAttention rounds
     suffix = len(request.plan) - request.plan.suffix_start
     scores = torch.zeros(len(request.plan))
 
