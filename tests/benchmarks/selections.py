@@ -144,6 +144,40 @@ class StrongestHead(QueryAttention):
         return received(request, request.plan.mandatory, first=1 / 3, last=1.0, measure=_by_strongest_head)
 
 
+class StrongestToken(QueryAttention):
+    """The suffix token that attends most to a token counts, not the mean of all; its last token alone on demand."""
+
+    def __init__(self, last_only: bool = False) -> None:
+        super().__init__()
+        self.measure = _by_last_token if last_only else _by_strongest_token
+
+    def scores(self, request: Request) -> Tensor:
+        return received(request, request.plan.mandatory, measure=self.measure)
+
+
+class BestChunks(QueryAttention):
+    """The question's attention times what its whole chunk receives, so that few chunks take most of the budget."""
+
+    def scores(self, request: Request) -> Tensor:
+        scores = super().scores(request)
+        for placement in request.plan.placements:
+            inside = slice(placement.start, placement.stop)
+            scores[inside] = scores[inside] * scores[inside].sum()
+        return scores
+
+
+class ScoreTimesValues(QueryAttention):
+    """The question's attention times the size of a token's values, which is what attention adds up."""
+
+    def scores(self, request: Request) -> Tensor:
+        scores = super().scores(request)
+        sizes = torch.zeros_like(scores)
+        layers = request.adapter.layer_count
+        for layer in range(int(self.first * layers), round(self.last * layers)):
+            sizes += request.canvas.values(layer)[0, :, : len(scores)].float().norm(dim=-1).mean(dim=0)
+        return scores * sizes
+
+
 class ScoreTimesDeviation(Policy):
     """The question's attention times the root of the deviation at layer 1."""
 
@@ -241,6 +275,14 @@ def _by_strongest_head(query: Tensor, keys: Tensor, rows: Tensor, attention: Att
     return reference.probabilities(query, keys, rows, attention)[0].mean(dim=1).amax(dim=0)
 
 
+def _by_strongest_token(query: Tensor, keys: Tensor, rows: Tensor, attention: Attention) -> Tensor:
+    return reference.probabilities(query, keys, rows, attention)[0].mean(dim=0).amax(dim=0)
+
+
+def _by_last_token(query: Tensor, keys: Tensor, rows: Tensor, attention: Attention) -> Tensor:
+    return ops.attention_received(query[:, :, -1:], keys, rows[-1:], attention)
+
+
 def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, list[Tensor]]) -> list[Variant]:
     """Everything that is compared at ``ratio``. sensitivity, hidden: filled with each question's before it is asked."""
     policies: dict[str, Policy] = {
@@ -255,6 +297,10 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "query, upper half": QueryAttention(0.5, 1.0),
         "query, every third of its layers": ChosenLayers(3),
         "query, strongest head": StrongestHead(),
+        "query, strongest token": StrongestToken(),
+        "query, last token": StrongestToken(last_only=True),
+        "query, best chunks first": BestChunks(),
+        "query times values": ScoreTimesValues(),
         "query, spans of 5": Spans(5),
         "query, spans of 15": Spans(15),
         "query, two rounds": TwoRounds(),
