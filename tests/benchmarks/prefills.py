@@ -43,6 +43,9 @@ WAYS = (
     "similar chunks",
     "similar chunks, placed",
     "six similar chunks, placed",
+    "preamble, twice",
+    "preamble, three times",
+    "preamble, six times",
     "preamble, similar chunks",
     "preamble, the chunk before",
     "preamble, three chunks before",
@@ -62,6 +65,8 @@ WAYS = (
 # How much of a prompt's beginning stands there, if not all of it.
 _OPENING_TOKENS = {"first token": 1, "nothing": 0}
 _PLACED = {"similar chunks, placed": 3, "six similar chunks, placed": 6}
+# How often the preamble is placed, each time at its own position, without computing it again.
+_REPEATED = {"preamble, twice": 2, "preamble, three times": 3, "preamble, six times": 6}
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,11 @@ class Prefills:
 
     def kv(self, chunk: Ids, way: str) -> ChunkKV:
         if (way, chunk) not in self._known and way in _PLACED:
-            self._known[way, chunk] = self._behind_placed(chunk, _PLACED[way])
+            similar = self._collection.nearest(chunk, _PLACED[way])
+            self._known[way, chunk] = self._behind_placed(chunk, [self.kv(ids, "preamble") for ids in similar])
+        elif (way, chunk) not in self._known and way in _REPEATED:
+            preamble = self.kv(self._engine.anchor_ids[len(self._engine.template.prefix_ids) :], "opening")
+            self._known[way, chunk] = self._behind_placed(chunk, [preamble] * _REPEATED[way])
         elif (way, chunk) not in self._known:
             opening = self._engine.template.prefix_ids[: _OPENING_TOKENS.get(way)]
             kvs = [self._behind(chunk, (*opening, *context)) for context in self._contexts[way](chunk)]
@@ -173,13 +182,13 @@ class Prefills:
         ]
         return torch.stack(distances).sum(dim=0)
 
-    def _behind_placed(self, chunk: Ids, count: int) -> ChunkKV:
-        """Behind similar chunks whose KV, that behind the preamble, is placed and not computed again."""
+    def _behind_placed(self, chunk: Ids, placed: Sequence[ChunkKV]) -> ChunkKV:
+        """Behind chunks whose KV is placed and not computed again."""
         engine, store = self._engine, MemoryStore(budget_bytes=UNBOUNDED)
         segments = [Segment("prefix", engine.template.prefix_ids)]
-        for number, similar in enumerate(self._collection.nearest(chunk, count)):
-            store.put(str(number), self.kv(similar, "preamble"))
-            segments.append(Segment("chunk", similar, str(number)))
+        for number, kv in enumerate(placed):
+            store.put(str(number), kv)
+            segments.append(Segment("chunk", kv.token_ids, str(number)))
         prompt = Prompt((*segments, Segment("suffix", chunk)))
         none = policy_named("none")
         canvas = blend(engine.adapter, engine.anchor, prompt, policy=none, ratio=0.0, store=store).canvas
