@@ -7,15 +7,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from ragblend.library.document import SEPARATOR, Document
 from ragblend.prompt import PromptTemplate
+
+if TYPE_CHECKING:
+    from semantic_text_splitter import TextSplitter
 
 # The line that names title and headings may take a quarter of a chunk, no more.
 _LABEL_SHARE = 4
 # Below this share of its tokens a chunk takes in sentences of the next paragraph.
 _FULL_ENOUGH = 0.6
 _MOST_CHARACTERS_PER_TOKEN = 16
+# The splitter looks at all that it is given before every cut. It is given so many times what a chunk can be long.
+_WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Chunker:
 
         def count(text: str) -> int:
             # Text this long is no chunk in any tokenizer, and counting it over and over takes minutes.
-            too_long = len(text) > _MOST_CHARACTERS_PER_TOKEN * capacity
+            too_long = len(text) > _most_characters(capacity)
             return capacity + 1 if too_long else self._count(title, longest, text)
 
         for start, end in _spans(document.text, count, capacity):
@@ -99,7 +105,7 @@ def _spans(text: str, count: Callable[[str], int], capacity: int) -> Iterator[tu
     splitter = TextSplitter.from_callback(count, capacity)
     without_paragraphs = re.sub(r"\n\s*\n", lambda blank: " " * len(blank[0]), text)
     start = end = 0
-    for following, piece in splitter.chunk_indices(text):
+    for following, piece in _pieces(splitter, text, _most_characters(capacity)):
         if end > start and count(text[start:end]) >= _FULL_ENOUGH * capacity:
             yield start, end
             start = following
@@ -109,6 +115,29 @@ def _spans(text: str, count: Callable[[str], int], capacity: int) -> Iterator[tu
         start += rest
     if end > start:
         yield start, end
+
+
+def _pieces(splitter: TextSplitter, text: str, longest: int) -> Iterator[tuple[int, str]]:
+    """The splitter's pieces of ``text`` with their offsets, each of at most ``longest`` characters.
+
+    Found a window at a time. A piece that ends so near to a window's end that more could have joined it is found again
+    in the next window, which begins with it; so they are the pieces of the whole.
+    """
+    begin = 0
+    while begin < len(text):
+        window = text[begin : begin + _WINDOW * longest]
+        end = begin + len(window)
+        settled = end if end == len(text) else end - longest
+        for offset, piece in splitter.chunk_indices(window):
+            if begin + offset + len(piece) > settled:
+                end = begin + offset
+                break
+            yield begin + offset, piece
+        begin = end
+
+
+def _most_characters(tokens: int) -> int:
+    return _MOST_CHARACTERS_PER_TOKEN * tokens
 
 
 def _without_outer_headings(document: Document, start: int, end: int) -> tuple[int, str]:

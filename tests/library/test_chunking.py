@@ -7,8 +7,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from semantic_text_splitter import TextSplitter
 
-from ragblend.library.chunking import Chunker
+from ragblend.library.chunking import Chunker, _pieces
 from ragblend.library.document import Document
 from ragblend.library.markdown import parse_markdown
 from ragblend.prompt import PromptTemplate
@@ -35,6 +36,39 @@ def handbook(sections: int = 12) -> Document:
     parts = ["# Handbook\n\nAbout this book.\n"]
     parts += [f"## Section {number}\n\n{prose(number, 1 + number % 4)}\n" for number in range(sections)]
     return parse_markdown("\n".join(parts))
+
+
+class TestLongTexts:
+    """A splitter looks at all that it is given before every cut, so it is given a window at a time."""
+
+    CAPACITY = 12
+    PARTS = ("robot", "mows", "lawns", "x" * 300, "汉字文本很长。", "é", "\r\n", "\n\n\n", "a,b;c", "👩‍👩‍👧")
+    GAPS = (" ", ". ", "\n", "\n\n", "", "  \n \n")
+
+    def counted(self, asked: list[int]):
+        def count(text: str) -> int:
+            asked.append(len(text))
+            return len(text.encode()) // 4 + len(text.split())
+
+        return TextSplitter.from_callback(count, self.CAPACITY)
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_windows_give_the_pieces_of_the_whole(self, seed):
+        chance = random.Random(seed)
+        weights = [chance.choice([0.1, 1, 5, 20]) for _ in self.PARTS]
+        parts = chance.choices(self.PARTS, weights, k=600)
+        text = "".join(part + chance.choice(self.GAPS) for part in parts)
+        splitter = self.counted([])
+        assert list(_pieces(splitter, text, 200)) == splitter.chunk_indices(text)
+
+    @pytest.mark.parametrize("unit", ["abcdefghij", "汉字文本很长", "robot mows ", "\n\n"])
+    def test_work_grows_with_the_text_and_no_faster(self, unit):
+        def work(length: int) -> int:
+            asked: list[int] = []
+            assert len(list(_pieces(self.counted(asked), (unit * length)[:length], 200))) <= length
+            return sum(asked)
+
+        assert work(64_000) <= 2.2 * work(32_000)
 
 
 class TestLimit:
