@@ -23,8 +23,9 @@ def require_documents(paths: Sequence[Path], library: Path) -> None:
         raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}")
     from ragblend.library import layout
     from ragblend.library.walk import find_files
+    from ragblend.store.catalogue import is_made
 
-    if not (library / layout.CATALOGUE).exists():
+    if not is_made(library / layout.CATALOGUE):
         find_files(paths).require_any()
 
 
@@ -61,8 +62,9 @@ def open_library(
     """The library in ``folder`` with its engine: on ``model``, else on the one that it was indexed with."""
     from ragblend.library import layout
     from ragblend.library.library import Library
+    from ragblend.store.catalogue import is_made
 
-    recorded = "" if create and not (folder / layout.CATALOGUE).exists() else recorded_model(folder, store)
+    recorded = "" if create and not is_made(folder / layout.CATALOGUE) else recorded_model(folder, store)
     engine = start_engine(model or recorded, device, dtype, json=json)
     with Library.open(
         folder, engine=engine, namespace=namespace, create=create, read_only=read_only, chunk=chunk, store=store

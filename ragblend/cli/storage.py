@@ -75,10 +75,10 @@ def tell_remote(library: Library) -> None:
 def _recorded(folder: Path, namespace: str) -> DiskLimits:
     from ragblend.library import layout
     from ragblend.library.storage import recorded_limits
-    from ragblend.store.catalogue import Catalogue
+    from ragblend.store.catalogue import Catalogue, is_made
 
     path = folder / layout.CATALOGUE
-    if not path.exists():
+    if not is_made(path):
         return DiskLimits()
     catalogue = Catalogue(path, read_only=True)
     try:

@@ -8,7 +8,6 @@ from ragblend.store.key import digest_fields
 
 CATALOGUE = "catalogue.sqlite"
 WRITER_LOCK = "writer.lock"
-CHUNK_KV = "kv"
 INDEX = "index"
 
 

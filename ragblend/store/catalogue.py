@@ -22,6 +22,8 @@ from ragblend.store.migrations import MIGRATIONS
 from ragblend.store.rows import CHECKED, add_function, is_sound
 
 BUSY_TIMEOUT_S = 5.0
+# The folder beside a catalogue with the files that its rows name.
+KV_FOLDER = "kv"
 # What Python says of a text that is not UTF-8, where it reads a row and where our function is given one.
 _SIGNS_OF_DAMAGE = ("Could not decode to UTF-8", "user-defined function raised exception")
 
@@ -31,6 +33,21 @@ def damaged(path: Path, problem: object) -> StoreError:
     return StoreError(
         f"{path} is damaged ({problem}): restore it from a backup, or index the documents into a new folder"
     )
+
+
+def is_made(path: Path) -> bool:
+    """Whether there is a catalogue at ``path``, not only what is left where making it did not finish.
+
+    True also where it cannot be read: opening it says why.
+    """
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        return True
+    return bool(version)
 
 
 @contextmanager
@@ -145,6 +162,10 @@ class Catalogue:
             )
         if version == len(MIGRATIONS):
             return
+        if not version and any((self.path.parent / KV_FOLDER).glob("*")):
+            raise damaged(self.path, f"it is empty, and there are files in {KV_FOLDER}/")
+        if not version and self.read_only:
+            raise StoreError(f"{self.path} is empty, as it is until a library is made: index documents into it")
         if self.read_only:
             raise StoreFormatError(
                 f"{self.path} has the older format {version}: "

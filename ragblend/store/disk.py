@@ -22,7 +22,7 @@ from typing import Any
 from ragblend.config import DEFAULT_NAMESPACE, DiskLimits, require
 from ragblend.errors import EntryError, LibraryBusyError, StoreError
 from ragblend.store.base import ChunkKV, EvictionReason, KVStore, MissCause, StoreEvents
-from ragblend.store.catalogue import Catalogue
+from ragblend.store.catalogue import KV_FOLDER, Catalogue
 from ragblend.store.encryption import Cipher
 from ragblend.store.eviction import Candidate
 from ragblend.store.files import SYSTEM_FILES, Files, file_errors, size_of
@@ -91,7 +91,7 @@ class DiskStore(KVStore):
         digest = digest_fields(namespace)
         # What stands for the namespace in keys: where it is encrypted, nobody can tell a chunk from its key.
         self.key_namespace = cipher.secret_name(namespace) if cipher else namespace
-        self.folder = root / "kv" / digest
+        self.folder = root / KV_FOLDER / digest
         self.quarantine = root / "quarantine" / digest
         self.catalogue = catalogue
         self.cipher = cipher

@@ -93,3 +93,15 @@ def test_an_existing_empty_folder_becomes_a_library(run: Run, docs: Path, model:
     (tmp_path / "empty").mkdir()
     result = run("index", docs, "--library", tmp_path / "empty", "--model", model, "--json")
     assert (result.status, result.json["indexed"]) == (0, 2)
+
+
+def test_a_library_whose_making_did_not_finish_is_made(run: Run, docs: Path, model: Path, tmp_path: Path) -> None:
+    """As after a full disk or a kill between the catalogue's file and its tables."""
+    unfinished = tmp_path / "docs.rag"
+    unfinished.mkdir()
+    (unfinished / "catalogue.sqlite").touch()
+    refused = run("info", "--library", unfinished)
+    assert (refused.status, "index documents into it" in refused.err) == (1, True)
+    budget = ("--disk-budget", "1GB")
+    assert run("index", docs, "--library", unfinished, "--model", model, *budget).status == 0
+    assert run("info", "--library", unfinished, "--json").json["documents"] == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ragblend.errors import LibraryBusyError, StoreError, StoreFormatError
-from ragblend.store.catalogue import Catalogue
+from ragblend.store.catalogue import Catalogue, is_made
 from ragblend.store.migrations import MIGRATIONS
 from ragblend.store.rows import CHECKED
 
@@ -93,6 +93,38 @@ def test_a_damaged_file_is_refused(path, read_only, content):
     with pytest.raises(StoreError, match="is damaged"):
         Catalogue(path, read_only=read_only)
     assert path.read_bytes() == content
+
+
+class TestEmpty:
+    """An empty file is left where making a catalogue did not finish, or where one was lost."""
+
+    @pytest.fixture(params=["no bytes", "no tables"])
+    def empty(self, path, request):
+        path.touch()
+        if request.param == "no tables":
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+        return path
+
+    def test_it_becomes_a_catalogue(self, empty):
+        assert not is_made(empty)
+        with pytest.raises(StoreError, match="index documents into it"):
+            Catalogue(empty, read_only=True)
+        Catalogue(empty).close()
+        assert is_made(empty)
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_with_chunk_kv_beside_it_it_is_damaged(self, empty, read_only):
+        kept = empty.parent / "kv" / "namespace" / "entry.safetensors"
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+        with pytest.raises(StoreError, match="is damaged"):
+            Catalogue(empty, read_only=read_only)
+
+    def test_one_that_cannot_be_read_counts_as_made(self, path):
+        assert not is_made(path)
+        path.write_bytes(b"not a database at all " * 500)
+        assert is_made(path)
 
 
 def test_an_absent_or_unsuitable_path_is_named(path, tmp_path):
