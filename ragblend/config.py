@@ -6,12 +6,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from platformdirs import user_cache_path
 
 from ragblend.errors import ConfigError
+from ragblend.field_types import require_types
 
 DEFAULT_NAMESPACE = "default"
 
@@ -38,10 +41,25 @@ def require_count(name: str, value: object, least: int = 1) -> None:
     require(cast("int", value) >= least, f"{name} must be at least {least}, got {value}")
 
 
+def require_text(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is text, and of whole characters (no lone surrogates)."""
+    require(isinstance(value, str), f"{name} must be text, got {type(value).__name__}")
+    try:
+        cast("str", value).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name} must be valid Unicode, and this is not: {value!r}") from error
+
+
 def require_question(question: object) -> None:
     """Raise ConfigError unless it is text with something in it."""
-    require(isinstance(question, str), f"the question must be text, got {type(question).__name__}")
+    require_text("the question", question)
     require(bool(cast("str", question).strip()), "the question is empty: ask something")
+
+
+def require_namespace(namespace: object) -> None:
+    """Raise ConfigError unless it can be a namespace's name."""
+    require_text("the namespace", namespace)
+    require(bool(namespace), "the namespace is empty: give it a name")
 
 
 Ratio = float | Literal["auto"]
@@ -49,7 +67,7 @@ Ratio = float | Literal["auto"]
 
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
     """Raise ConfigError unless it is ``auto`` or between 0 and 1."""
-    number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
+    number = isinstance(ratio, Real) and not isinstance(ratio, bool)
     known = ratio == "auto" or (number and 0.0 <= ratio <= 1.0)
     require(known, f"ratio must be auto or between 0 and 1, got {ratio!r}{f' for {whose}' if whose else ''}")
 
@@ -90,6 +108,7 @@ class BlendSettings:
     ratio_floor: float = 0.15
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_ratio(self.ratio)
         require(0.0 <= self.ratio_floor <= 1.0, f"ratio_floor must be between 0 and 1, got {self.ratio_floor}")
         require(self.overflow in ("refuse", "drop"), f"overflow must be 'refuse' or 'drop', got {self.overflow!r}")
@@ -110,6 +129,7 @@ class ReuseSettings:
     learn_tokens: int = 65_536
 
     def __post_init__(self) -> None:
+        require_types(self)
         modes = ("off", "passages", "paragraphs")
         require(self.learn in modes, f"learn must be one of {', '.join(modes)}, got {self.learn!r}")
         require(self.learn_tokens >= 0, f"learn_tokens must not be negative, got {self.learn_tokens}")
@@ -139,6 +159,7 @@ class PrefixSettings:
     max_turns: int = 8
 
     def __post_init__(self) -> None:
+        require_types(self)
         modes = ("reuse", "refine", "forbid")
         require(self.approximate in modes, f"approximate must be one of {', '.join(modes)}, got {self.approximate!r}")
         require(1 <= self.block_tokens <= 1024, f"block_tokens must be between 1 and 1024, got {self.block_tokens}")
@@ -167,12 +188,14 @@ class GenerationSettings:
     cuda_graph: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require(self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}")
-        require(self.temperature >= 0, f"temperature must not be negative, got {self.temperature}")
+        require(0 <= self.temperature < inf, f"temperature must be finite and not negative, got {self.temperature}")
         require(0.0 < self.top_p <= 1.0, f"top_p must be above 0 and at most 1, got {self.top_p}")
         require(self.top_k >= 0, f"top_k must not be negative, got {self.top_k}")
         require(self.repetition_penalty > 0, f"repetition_penalty must be above 0, got {self.repetition_penalty}")
-        require(not isinstance(self.stop, str), "stop must be a tuple of strings, not one string")
+        known = self.seed is None or -(1 << 63) <= self.seed < 1 << 64
+        require(known, f"seed must fit into 64 bits, got {self.seed}")
         require(all(self.stop), "a stop string must not be empty")
 
 
@@ -183,6 +206,7 @@ class ChunkSettings:
     tokens: int = 256
 
     def __post_init__(self) -> None:
+        require_types(self)
         require(16 <= self.tokens <= 8192, f"chunk tokens must be between 16 and 8192, got {self.tokens}")
 
 
@@ -206,6 +230,7 @@ class DiskLimits:
     ttl_s: float | None = None
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name, budget in (("disk budget", self.budget), ("total disk budget", self.total_budget)):
             require(budget is None or budget > 0, f"the {name} must be positive, got {budget} bytes")
         require(
@@ -252,6 +277,7 @@ class StoreSettings:
     shared_namespace: str = ""
 
     def __post_init__(self) -> None:
+        require_types(self)
         known = self.codec is None or self.codec in CODECS
         require(known, f"the codec must be one of {', '.join(CODECS)}, got {self.codec!r}")
         for name, budget in (("memory", self.memory_budget), ("device", self.device_budget)):

@@ -25,7 +25,7 @@ from ragblend.blend.policies import policy_named
 from ragblend.blend.prefill import prefill_chunks
 from ragblend.blend.profile import Profile, profile_of
 from ragblend.blend.trust import require_trust
-from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, PrefixSettings
+from ragblend.config import DEFAULT_NAMESPACE, BlendSettings, GenerationSettings, PrefixSettings, require
 from ragblend.errors import ModelError
 from ragblend.generate import end_token_ids
 from ragblend.grammar import Grammars
@@ -221,7 +221,11 @@ class Engine:
         """
         self._require_same_adapters()
         blend = blend or self.blend
-        generation = generation or GenerationSettings()
+        generation = GenerationSettings() if generation is None else generation
+        require(isinstance(blend, BlendSettings), f"blend must be BlendSettings, got {blend!r}")
+        require(
+            isinstance(generation, GenerationSettings), f"generation must be GenerationSettings, got {generation!r}"
+        )
         policy = policy_named(blend.policy)
         if cache is not None:
             prompt, prefixes = self.caches.before(prompt, cache, prefixes)

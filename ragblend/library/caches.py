@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ragblend.config import DEFAULT_NAMESPACE, PrefixSettings, require
+from ragblend.config import DEFAULT_NAMESPACE, PrefixSettings, require, require_namespace
 from ragblend.errors import ConfigError, StoreFullError
 from ragblend.library.conversation import ConversationReader
 from ragblend.library.home import Handle, Home
@@ -123,7 +123,7 @@ class Caches:
 
     def home(self, namespace: str) -> Home:
         """What a namespace's questions concern."""
-        require(bool(namespace), "the namespace is empty: give it a name")
+        require_namespace(namespace)
         with self._lock:
             opened = self._open.get(namespace)
         return opened[-1] if opened else self.own(namespace)

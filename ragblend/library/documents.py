@@ -18,7 +18,7 @@ from ragblend.library.protocol import LibraryEngine
 from ragblend.library.records import Records
 from ragblend.library.report import IndexReport
 from ragblend.library.retrieval import Retriever
-from ragblend.library.walk import absolute, find_files
+from ragblend.library.walk import absolute, find_files, is_text, printable
 from ragblend.store.disk import DiskStore
 
 Paths = str | Path | Sequence[str | Path]
@@ -72,14 +72,15 @@ class Documents:
         """As ``Library.remove``."""
         with self.writing():
             found = {path: self._at([path]) for path in map(absolute, _listed(paths))}
-            if unknown := [str(path) for path, documents in found.items() if not documents]:
+            if unknown := [printable(path) for path, documents in found.items() if not documents]:
                 raise PathNotFoundError(f"not in the library: {', '.join(unknown)}; nothing was removed")
             removed = self._remove({document for documents in found.values() for document in documents})
             self.retriever.save()
         return removed
 
     def _at(self, paths: Iterable[Path]) -> list[str]:
-        return [document for path in paths for document in self.records.paths_below(str(path))]
+        named = [str(path) for path in paths if is_text(path)]  # nothing else can have been kept
+        return [document for path in named for document in self.records.paths_below(path)]
 
     def _remove(self, documents: Iterable[str]) -> int:
         documents = set(documents)

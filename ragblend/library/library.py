@@ -18,6 +18,7 @@ from ragblend.config import (
     StoreSettings,
     require,
     require_count,
+    require_namespace,
     require_question,
 )
 from ragblend.errors import LibraryError
@@ -134,7 +135,8 @@ class Library(Answering, Maintaining):
         with another model, anchor or codec), StoreError, LibraryBusyError, ConfigError.
         """
         require(isinstance(path, str | Path | None), f"the library's path must be a path, got {path!r}")
-        require(bool(namespace), "the namespace is empty: give it a name")
+        require_namespace(namespace)
+        require(not isinstance(engine, str), f"the engine must be an Engine, such as Engine({engine!r})")
         require(path is not None or not read_only, "a library without a path is new: it cannot be read-only")
         folder = temporary_folder() if path is None else Path(path).expanduser()
         prepare_folder(folder, create=create and not read_only)

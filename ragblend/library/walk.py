@@ -53,7 +53,7 @@ def find_files(paths: Sequence[str | Path]) -> Found:
     for root in roots:
         if root.is_dir():
             _walk(root, files, skipped)
-        elif printable(root) != str(root):
+        elif not is_text(root):
             skipped[root] = Skipped(printable(root), _BAD_NAME)
         else:
             files[root] = None
@@ -89,7 +89,7 @@ def _walk(root: Path, files: dict[Path, None], skipped: dict[Path, Skipped]) -> 
 def _reason_to_skip(root: Path, path: Path) -> str | None:
     if os.path.islink(path):  # noqa: PTH114 (Path.is_symlink raises where the folder may only be listed)
         return _about_link(root, path)
-    if printable(path) != str(path):
+    if not is_text(path):
         return _BAD_NAME
     return None
 
@@ -113,3 +113,8 @@ def _about_link(root: Path, link: Path) -> str:
 def printable(path: Path) -> str:
     """``path`` as text that can be printed and stored, whatever bytes its name has."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def is_text(path: Path) -> bool:
+    """Whether its name is valid UTF-8, so that it can be printed and stored as it is."""
+    return printable(path) == str(path)
