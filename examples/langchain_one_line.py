@@ -5,7 +5,8 @@
 
 Splitter, vector store, prompt and chain are LangChain's own and stay as they were: here its in-memory store, but it may
 as well be Chroma, FAISS or pgvector. The questions are asked twice, with the documents the other way round the second
-time. Needs integrations/langchain-ragblend and langchain-text-splitters.
+time. The embedded model is small: what it says of so many documents is often wrong, whatever is reused, and a larger
+one (--model) answers better. Needs integrations/langchain-ragblend and langchain-text-splitters.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 from langchain_ragblend import ChatRagBlend, PrecomputeKV, RagBlendEmbeddings
 
 HANDBOOK = Path(__file__).parent / "handbook"
-QUESTIONS = ["What is the cutting width of the Wren 3?", "How long does the warranty of a Second Nest robot last?"]
+QUESTIONS = ["When did the Heron 8 go on sale?", "For how long is the Nest covered by the warranty?"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("questions", nargs="*", default=QUESTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ragblend.store.base import StoreEvents
 from ragblend.store.catalogue import Catalogue
 from ragblend.store.disk import DiskStore
 from ragblend.store.files import Files
+
+logger = logging.getLogger(__name__)
 
 
 class SharedNamespace:
@@ -36,6 +39,8 @@ class SharedNamespace:
         if self.store.values.encrypted:
             self.close()
             raise LibraryError(f"namespace {namespace!r} is encrypted: it cannot be shared with others")
+        if self.is_empty():  # it may be filled later, or misspelt
+            logger.warning("nothing is indexed in the shared namespace %r", namespace)
 
     def is_empty(self) -> bool:
         return self._retriever.is_empty()

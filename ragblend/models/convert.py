@@ -77,7 +77,7 @@ def partial_folder(parent: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise ModelError(
-            f"{parent}: {error.strerror or error}; free some space or set RAGBLEND_CACHE_DIR to another folder"
+            f"{parent}: {error.strerror or error}; set RAGBLEND_CACHE_DIR to a folder that can be written and has room"
         ) from error
 
 
@@ -88,7 +88,10 @@ def _run_dequantise(gguf: Path, folder: Path) -> None:
     finished = subprocess.run(command, env=os.environ | quiet | importable, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         last_line = finished.stderr.strip().rpartition("\n")[2] or f"exit status {finished.returncode}"
-        raise ModelError(f"{gguf}: could not be converted: {last_line}")
+        raise ModelError(
+            f"{gguf}: could not be converted ({last_line}): if the file is cut short, download it again; "
+            "of a kind that transformers cannot read, give its safetensors folder instead"
+        )
 
 
 def publish(partial: Path, folder: Path) -> None:

@@ -193,7 +193,11 @@ class DiskStore(KVStore):
         An entry that there was only no memory for (``alloc``) stays where it is.
         """
         self.count_miss(cause)
-        log.warning("chunk KV given up: %s", cause, extra={"entry": key[:12], "cause": cause, "tier": self.tier})
+        log.warning(
+            "a chunk's KV was not usable (%s) and is computed anew; `ragblend verify` and `repair` look at all of it",
+            cause,
+            extra={"entry": key[:12], "cause": cause, "tier": self.tier},
+        )
         if cause == "alloc" or self.catalogue.read_only:
             return
         gone = cause == "missing"

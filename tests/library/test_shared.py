@@ -42,6 +42,12 @@ class TestShared:
         with pytest.raises(LibraryError, match="nothing is indexed"):
             stranger.search("warranty")
 
+    def test_one_that_is_empty_is_told_of(self, open_library, handbook, tmp_path, caplog):
+        self.tenant(open_library, tmp_path)
+        assert not caplog.records
+        open_library(namespace="tenant", store=StoreSettings(shared_namespace="handbok"))
+        assert caplog.messages == ["nothing is indexed in the shared namespace 'handbok'"]
+
     def test_is_never_written(self, open_library, handbook, tmp_path, docs):
         def state() -> dict[str, bytes]:
             folder = handbook.store.folder

@@ -270,7 +270,7 @@ class TestMetricsAndLogs:
             library.close()
         told = [record for record in caplog.records if record.name.startswith("ragblend")]
         messages = " ".join(record.getMessage() for record in told)
-        assert all(word in messages for word in ("given up", "evicted", "remote tier"))
+        assert all(word in messages for word in ("not usable", "evicted", "remote tier"))
         for text in (str([record.__dict__ for record in told]), caplog.text, generate_latest(registry).decode()):
             assert CANARY not in text
             assert "5b5b" not in text

@@ -55,4 +55,6 @@ def _passage(document: Any, where: str) -> Passage:
     if not document.page_content.strip():
         raise ConfigError(f"{where} has no text: leave it out")
     name = document.metadata.get(SOURCE) or document.id or ""
-    return Passage(text=document.page_content, document=str(name))
+    chunk = document.metadata.get("chunk")
+    number = chunk if isinstance(chunk, int) and not isinstance(chunk, bool) else 0
+    return Passage(text=document.page_content, document=str(name), chunk=number)

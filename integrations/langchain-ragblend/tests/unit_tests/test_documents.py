@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.messages.content import create_plaintext_block
 
 from langchain_ragblend import ChatRagBlend, PrecomputeKV
+from langchain_ragblend._documents import passages_of
 from langchain_ragblend._messages import messages_of
 from ragblend import Message, Passage
 from ragblend.errors import ConfigError
@@ -30,6 +31,11 @@ def llm(engine):
 
 def converted(messages, documents=None):
     return messages_of(messages, documents, "Be exact.")
+
+
+def test_a_chunk_keeps_its_number():
+    given = [Document(WARRANTY, metadata={"source": "w.md", "chunk": 3}), Document(BATTERY, metadata={"chunk": "3"})]
+    assert [passage.chunk for passage in passages_of(given)] == [3, 0]
 
 
 def call(name="search"):
