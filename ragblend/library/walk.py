@@ -45,8 +45,9 @@ def find_files(paths: Sequence[str | Path]) -> Found:
     folder. A path that is given itself is taken, hidden or a link or not. Raises PathNotFoundError
     before anything is read.
     """
-    roots = tuple(dict.fromkeys(absolute(path) for path in paths))
-    if missing := [printable(root) for root in roots if not os.path.lexists(root)]:
+    given = {absolute(path): Path(path) for path in paths}
+    roots = tuple(given)
+    if missing := [printable(path) for root, path in given.items() if not os.path.lexists(root)]:
         raise PathNotFoundError(f"no such file or folder: {', '.join(missing)}; nothing was indexed")
     files: dict[Path, None] = {}
     skipped: dict[Path, Skipped] = {}
