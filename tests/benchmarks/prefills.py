@@ -32,9 +32,13 @@ from ragblend.store.memory import MemoryStore
 Ids = tuple[int, ...]
 # A preamble of this many tokens of the collection's own text is about as long as the shipped one.
 OWN_TOKENS = 600
+# The preamble before all chunks but the prompt's first one, which stands behind the opening and is exact there. A store
+# that could serve it would keep every chunk twice.
+FIRST_EXACT = "preamble, the first chunk exact"
 # What stands between the beginning of a prompt and a chunk when it is prefilled. "mean": KV of two, half way.
 WAYS = (
     "preamble",
+    FIRST_EXACT,
     "opening",
     "first token",
     "nothing",
@@ -155,8 +159,9 @@ class Prefills:
 
     def store(self, question: Question, way: str) -> MemoryStore:
         store = MemoryStore(budget_bytes=UNBOUNDED)
-        for chunk in question.prompt.chunks:
-            store.put(chunk.key or "", self.kv(chunk.token_ids, way))
+        usual, first = ("preamble", "opening") if way == FIRST_EXACT else (way, way)
+        for number, chunk in enumerate(question.prompt.chunks):
+            store.put(chunk.key or "", self.kv(chunk.token_ids, usual if number else first))
         return store
 
     def kv(self, chunk: Ids, way: str) -> ChunkKV:
