@@ -7,6 +7,7 @@ same file at once.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -76,8 +77,9 @@ def partial_folder(parent: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
+        way = "free some space" if error.errno == errno.ENOSPC else "make it a folder that can be written"
         raise ModelError(
-            f"{parent}: {error.strerror or error}; set RAGBLEND_CACHE_DIR to a folder that can be written and has room"
+            f"{parent}: {error.strerror or error}; {way} or set RAGBLEND_CACHE_DIR to another folder"
         ) from error
 
 
