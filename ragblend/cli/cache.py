@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragblend.cli.options import Debug, EncryptionKeyFile, Json, LibraryFolder, Namespace
-from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.cli.output import counted, emit, megabytes, stdout, table
 from ragblend.cli.storage import store_settings
 from ragblend.config import DEFAULT_NAMESPACE
 from ragblend.usage import CostReport, Prices
@@ -78,7 +78,10 @@ def stats(
     rows = [
         ("requests", f"{sums.requests:,}, {sums.hits:,} of them with a hit"),
         ("prompt tokens", f"{sums.prompt_tokens:,}, {sums.hit_rate:.0%} of them read from the cache"),
-        ("kept", f"{found.prefixes:,} prefixes, {found.tokens:,} tokens, {megabytes(found.disk_bytes)}"),
+        (
+            "kept",
+            f"{counted(found.prefixes, 'prefix', 'prefixes')}, {found.tokens:,} tokens, {megabytes(found.disk_bytes)}",
+        ),
         ("cost", f"{cost.cost:.4f}, without the cache {cost.cost_without_cache:.4f}"),
     ]
     stdout().print(table(["", ""], rows))
@@ -139,7 +142,7 @@ def clear(
     if json:
         emit({"cleared": cleared})
     else:
-        stdout().print(f"{cleared:,} prefixes deleted")
+        stdout().print(f"{counted(cleared, 'prefix', 'prefixes')} deleted")
 
 
 def _prefix_table(kept: Sequence[PrefixUse]) -> Any:

@@ -24,7 +24,7 @@ from ragblend.cli.options import (
     TimeToLive,
     TotalDiskBudget,
 )
-from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.cli.output import counted, emit, megabytes, stdout, table
 from ragblend.cli.progress import Bar
 from ragblend.cli.storage import limits_from, store_settings, tell_remote
 from ragblend.config import DEFAULT_NAMESPACE, ChunkSettings
@@ -91,7 +91,7 @@ def print_report(report: IndexReport) -> None:
     if report.skipped:
         out.print(table(["skipped", "because"], [(skipped.path, skipped.reason) for skipped in report.skipped]))
     out.print(
-        f"{report.documents:,} documents · {report.chunks:,} chunks · {report.tokens:,} tokens · "
+        f"{counted(report.documents, 'document')} · {counted(report.chunks, 'chunk')} · {report.tokens:,} tokens · "
         f"{megabytes(report.kv_bytes)} of KV · {report.seconds:.1f} s",
         style="green",
         soft_wrap=True,

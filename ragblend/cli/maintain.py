@@ -20,7 +20,7 @@ from ragblend.cli.options import (
     Namespace,
     Remote,
 )
-from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.cli.output import counted, emit, megabytes, stdout, table
 from ragblend.cli.progress import Bar
 from ragblend.cli.storage import store_settings, tell_remote
 from ragblend.config import DEFAULT_NAMESPACE, require
@@ -75,7 +75,7 @@ def _store_rows(store: StoreInfo) -> list[tuple[str, str]]:
     if store.ttl_s:
         rows.append(("expires", f"{store.ttl_s / 86_400:g} days after its last use"))
     if store.evicted:
-        rows.append(("evicted", f"{store.evicted:,} chunks: computed when needed"))
+        rows.append(("evicted", f"{counted(store.evicted, 'chunk')}: computed when needed"))
     if store.encrypted:
         rows.append(("encryption", "AES-256-GCM"))
     if store.remote:
@@ -153,7 +153,7 @@ def repair(
         emit(report)
     else:
         index = "search index rebuilt" if report.index_rebuilt else "search index good"
-        stdout().print(f"{report.recomputed:,} chunks computed again ({report.tokens:,} tokens) · {index}")
+        stdout().print(f"{counted(report.recomputed, 'chunk')} computed again ({report.tokens:,} tokens) · {index}")
 
 
 def gc(
@@ -172,7 +172,8 @@ def gc(
     if json:
         emit(report)
     else:
-        stdout().print(f"{report.entries:,} entries and {report.files:,} files deleted · {megabytes(report.nbytes)}")
+        deleted = f"{counted(report.entries, 'entry', 'entries')} and {counted(report.files, 'file')} deleted"
+        stdout().print(f"{deleted} · {megabytes(report.nbytes)}")
 
 
 def remove(

@@ -42,6 +42,11 @@ def printable(text: str) -> str:
     return "".join(character for character in text if character in "\n\t" or character.isprintable())
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 chunk``, ``1,024 chunks``."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def excerpt(text: str, width: int) -> str:
     """The beginning of ``text`` in one line of at most ``width`` characters."""
     line = " ".join(printable(text).split())

@@ -11,7 +11,7 @@ import warnings
 import pytest
 from rich.console import Console
 
-from ragblend.cli.output import emit, excerpt, fail, printable, table
+from ragblend.cli.output import counted, emit, excerpt, fail, printable, table
 from ragblend.cli.quiet import quiet
 from ragblend.results import Source
 
@@ -63,3 +63,9 @@ def test_quiet_hides_others_and_restores_everything(capsys: pytest.CaptureFixtur
     assert dict(os.environ) == before
     with pytest.raises(FutureWarning):
         warnings.warn("of another library", FutureWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 entries"), (1, "1 entry"), (1024, "1,024 entries")])
+def test_counted(number: int, text: str) -> None:
+    assert counted(number, "entry", "entries") == text
+    assert counted(2, "chunk") == "2 chunks"
