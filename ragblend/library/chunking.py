@@ -129,7 +129,7 @@ def _pieces(splitter: TextSplitter, text: str, longest: int) -> Iterator[tuple[i
         end = begin + len(window)
         settled = end if end == len(text) else end - longest
         for offset, piece in splitter.chunk_indices(window):
-            if begin + offset + len(piece) > settled:
+            if offset and begin + offset + len(piece) > settled:
                 end = begin + offset
                 break
             yield begin + offset, piece

@@ -61,6 +61,12 @@ class TestLongTexts:
         splitter = self.counted([])
         assert list(_pieces(splitter, text, 200)) == splitter.chunk_indices(text)
 
+    def test_what_cannot_be_cut_small_enough_is_passed_on(self):
+        """A counter that no text suits, and emoji that are joined to one character on the screen."""
+        text = "👩\u200d" * 4000
+        splitter = TextSplitter.from_callback(lambda _: 9, 8)
+        assert "".join(piece for _, piece in _pieces(splitter, text, 128)) == text
+
     @pytest.mark.parametrize("unit", ["abcdefghij", "汉字文本很长", "robot mows ", "\n\n"])
     def test_work_grows_with_the_text_and_no_faster(self, unit):
         def work(length: int) -> int:
