@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from platformdirs import user_cache_path
 
 from ragblend.errors import ConfigError
-from ragblend.field_types import require_types
+from ragblend.field_types import is_number, require_types
 
 DEFAULT_NAMESPACE = "default"
 
@@ -67,8 +66,7 @@ Ratio = float | Literal["auto"]
 
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
     """Raise ConfigError unless it is ``auto`` or between 0 and 1."""
-    number = isinstance(ratio, Real) and not isinstance(ratio, bool)
-    known = ratio == "auto" or (number and 0.0 <= ratio <= 1.0)
+    known = ratio == "auto" or (is_number(ratio) and 0.0 <= ratio <= 1.0)
     require(known, f"ratio must be auto or between 0 and 1, got {ratio!r}{f' for {whose}' if whose else ''}")
 
 

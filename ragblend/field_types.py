@@ -36,6 +36,11 @@ def require_types(settings: Any) -> None:
             raise ConfigError(f"{each.name} must be {wanted}, got {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a real number, of Python or of numpy; a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _declared(settings: type) -> dict[str, tuple[Any, ...]]:
     hints = get_type_hints(settings)
     return {name: get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,) for name, kind in hints.items()}
@@ -49,8 +54,10 @@ def _fits(value: object, kind: Any) -> bool:
         if not isinstance(value, Sequence) or isinstance(value, str):
             return False
         return all(_fits(each, get_args(kind)[0]) for each in value)
-    if kind in (int, float):
-        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if kind is float:
+        return is_number(value)
+    if kind is int:
+        return is_number(value) and isinstance(value, Integral)
     return isinstance(value, origin or kind)
 
 

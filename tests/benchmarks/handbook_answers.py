@@ -9,19 +9,16 @@ words of an expected one, one after the other; ``equal`` counts those that are f
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 
-from handbook import single_fact_questions
+from handbook import indexed_handbook, single_fact_questions
 
-from ragblend import Engine, Library
-from ragblend.bench.data import handbook_folder
+from ragblend import Engine
 from ragblend.bench.metrics import normalised_words
 from ragblend.bench.variants import as_fixed_variants
 from ragblend.config import GenerationSettings
 
 SETTINGS = GenerationSettings(max_tokens=32)
-EVERYTHING = 10_000
 
 
 def is_right(answer: str, expected: Sequence[str]) -> bool:
@@ -38,9 +35,8 @@ def main() -> None:
     variants = as_fixed_variants(["full", *arguments.policies.split(",")], 0.15)
     right = dict.fromkeys(variants, 0)
     equal = dict(right)
-    questions = single_fact_questions(EVERYTHING)
-    with tempfile.TemporaryDirectory() as folder, Library.open(folder, engine=Engine(arguments.model)) as library:
-        library.add([handbook_folder()])
+    questions = single_fact_questions()
+    with indexed_handbook(Engine(arguments.model)) as library:
         for line in questions:
             texts = {}
             for variant in variants:

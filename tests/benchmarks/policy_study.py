@@ -27,21 +27,19 @@ import json
 import shlex
 import statistics
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from handbook import single_fact_questions
+from handbook import indexed_handbook, single_fact_questions
 from prefills import WAYS, Collection, Prefills
 from selections import FromStoredHidden, Sensitive, selections
 from torch import Tensor
 
 from ragblend import Engine, Library
-from ragblend.bench.data import Example, handbook_folder, read_examples
+from ragblend.bench.data import Example, read_examples
 from ragblend.bench.machine import describe_machine
 from ragblend.bench.metrics import bootstrap_mean
 from ragblend.bench.passages import PassagePrompts, Question
@@ -49,7 +47,7 @@ from ragblend.bench.quality import QUESTION
 from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant
 from ragblend.blend.policies import policy_named
-from ragblend.config import ChunkSettings, fixed_ratio
+from ragblend.config import fixed_ratio
 
 ANSWER_TOKENS = 24
 RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -72,23 +70,13 @@ def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question],
 
 
 def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
-    with _indexed_handbook(engine, CHUNK_TOKENS) as library:
+    with indexed_handbook(engine, CHUNK_TOKENS) as library:
         everything = library.search("anything", 10_000)
         everything.sort(key=lambda hit: (hit.source.document, hit.source.chunk))
         documents = [
             [hit.segment.token_ids for hit in of] for _, of in groupby(everything, lambda h: h.source.document)
         ]
         return _asked(engine, library, limit, FOUND), Collection(engine, tuple(map(tuple, documents)))
-
-
-@contextmanager
-def _indexed_handbook(engine: Engine, chunk_tokens: int) -> Iterator[Library]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Library.open(folder, engine=engine, chunk=ChunkSettings(chunk_tokens)) as library,
-    ):
-        library.add([handbook_folder()])
-        yield library
 
 
 def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Question]:
@@ -106,7 +94,7 @@ def measure_chunk_sizes(engine: Engine, limit: int) -> Iterator[tuple[str, Measu
     """The built-in policies on the handbook as a library keeps it, cut small and large. Prompts are about as long."""
     variants = [Variant(name, policy_named(name), 0.1) for name in ("none", "leading", "hkvd", "query")]
     for tokens in CHUNK_SIZES:
-        with _indexed_handbook(engine, tokens) as library:
+        with indexed_handbook(engine, tokens) as library:
             for question in _asked(engine, library, limit, FOUND * CHUNK_TOKENS // tokens):
                 trial = Trial(engine, question, library.store)
                 reference = trial.full(FULL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,15 +64,15 @@ class Deviation(HighDeviation):
         return run
 
 
-class ChosenLayers(QueryAttention):
-    """Scores from every ``step``-th of the layers that ``query`` scores."""
+class Received(QueryAttention):
+    """Scores as ``received`` adds them up with ``options``."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.step = step
+        self.options = options
 
     def scores(self, request: Request) -> Tensor:
-        return received(request, request.plan.mandatory, step=self.step)
+        return received(request, request.plan.mandatory, **self.options)
 
 
 class LeadingMix(QueryAttention):
@@ -135,24 +136,6 @@ class Covering(QueryAttention):
         enough = int((ranked.cumsum(0) < self.share * ranked.sum()).sum()) + 1
         wanted = dataclasses.replace(request, ratio=min(1.0, enough / max(1, len(ranked))))
         return request.run(wanted.with_mandatory(wanted.best_candidates(scores)))
-
-
-class StrongestHead(QueryAttention):
-    """The head that attends most to a token counts, not the mean of all heads; upper two thirds of the layers."""
-
-    def scores(self, request: Request) -> Tensor:
-        return received(request, request.plan.mandatory, first=1 / 3, last=1.0, measure=_by_strongest_head)
-
-
-class StrongestToken(QueryAttention):
-    """The suffix token that attends most to a token counts, not the mean of all; its last token alone on demand."""
-
-    def __init__(self, last_only: bool = False) -> None:
-        super().__init__()
-        self.measure = _by_last_token if last_only else _by_strongest_token
-
-    def scores(self, request: Request) -> Tensor:
-        return received(request, request.plan.mandatory, measure=self.measure)
 
 
 class BestChunks(QueryAttention):
@@ -295,10 +278,10 @@ def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, l
         "query, middle third": QueryAttention(1 / 3, 2 / 3),
         "query, last third": QueryAttention(2 / 3, 1.0),
         "query, upper half": QueryAttention(0.5, 1.0),
-        "query, every third of its layers": ChosenLayers(3),
-        "query, strongest head": StrongestHead(),
-        "query, strongest token": StrongestToken(),
-        "query, last token": StrongestToken(last_only=True),
+        "query, every third of its layers": Received(step=3),
+        "query, strongest head": Received(first=1 / 3, last=1.0, measure=_by_strongest_head),
+        "query, strongest token": Received(measure=_by_strongest_token),
+        "query, last token": Received(measure=_by_last_token),
         "query, best chunks first": BestChunks(),
         "query times values": ScoreTimesValues(),
         "query, spans of 5": Spans(5),
