@@ -55,7 +55,8 @@ def ask(
     library: LibraryFolder,
     k: Annotated[int, typer.Option("-k", help="How many chunks to answer from.")] = 6,
     policy: Annotated[
-        str, typer.Option(help="Which tokens to recompute: full, prefix, none, leading, hkvd, query, or a plugin's.")
+        str,
+        typer.Option(help="Which tokens to recompute: full, prefix, none, leading, hkvd, query, drift or a plugin's."),
     ] = _BLEND.policy,
     ratio: Ratio = str(_BLEND.ratio),
     compare: Annotated[bool, typer.Option("--compare", help="Also answer by full prefill, and show both.")] = False,

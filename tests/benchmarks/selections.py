@@ -269,7 +269,7 @@ def _by_last_token(query: Tensor, keys: Tensor, rows: Tensor, attention: Attenti
 def selections(ratio: float, sensitivity: dict[str, Tensor], hidden: dict[str, list[Tensor]]) -> list[Variant]:
     """Everything that is compared at ``ratio``. sensitivity, hidden: filled with each question's before it is asked."""
     policies: dict[str, Policy] = {
-        **{name: policy_named(name) for name in ("none", "leading", "hkvd", "query")},
+        **{name: policy_named(name) for name in ("none", "leading", "hkvd", "query", "drift")},
         "hkvd by keys": Deviation(keys=True, values=False),
         "hkvd by both": Deviation(keys=True, values=True),
         "hkvd at layer 2": Deviation(keys=False, values=True, check_layer=2),

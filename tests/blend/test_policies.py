@@ -64,6 +64,10 @@ REUSED = 3 * CHUNK  # the first chunk stands right behind the anchor and is exac
         ("query", 0.1, 9),
         ("query", 0.0, 0),
         ("query", 1.0, REUSED),
+        ("drift", 0.1, 9),
+        ("drift", 0.95, 86),
+        ("drift", 0.0, 0),
+        ("drift", 1.0, REUSED),
         ("hkvd", 1.0, REUSED),
     ],
 )
@@ -82,7 +86,7 @@ def test_full_reuses_nothing_and_prefix_only_what_is_exact(tiny_engine, prompt, 
     torch.testing.assert_close(exact.logits, full_logits(tiny_engine, prompt), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("policy", ["leading", "hkvd", "query"])
+@pytest.mark.parametrize("policy", ["leading", "hkvd", "query", "drift"])
 def test_ratio_one_is_full_prefill_in_any_order(tiny_engine, store, policy):
     shuffled = prompt_of(tiny_engine, chunk(2), chunk(0), chunk(3))
     blended = run(tiny_engine, shuffled, policy, 1.0, store)
@@ -210,7 +214,7 @@ def test_ties_go_to_the_earlier_token(store, request_for):
 
 
 def test_an_unknown_policy_names_the_known_ones():
-    with pytest.raises(ConfigError, match=r"unknown policy 'best'.*full, prefix, none, leading, hkvd, query"):
+    with pytest.raises(ConfigError, match=r"unknown policy 'best'.*full, prefix, none, leading, hkvd, query, drift"):
         policy_named("best")
 
 

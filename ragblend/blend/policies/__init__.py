@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from ragblend.blend.policies.base import Policy, Request
+from ragblend.blend.policies.drift import DriftCorrected
 from ragblend.blend.policies.hkvd import HighDeviation
 from ragblend.blend.policies.query import QueryAttention
 from ragblend.blend.policies.simple import Full, Leading, NoRecompute, Prefix
@@ -14,7 +15,8 @@ __all__ = ["PLUGIN_GROUP", "Policy", "Request", "policy_named", "policy_names"]
 
 PLUGIN_GROUP = "ragblend.policies"
 _BUILT_IN: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Full, Prefix, NoRecompute, Leading, HighDeviation, QueryAttention)
+    policy.name: policy
+    for policy in (Full, Prefix, NoRecompute, Leading, HighDeviation, QueryAttention, DriftCorrected)
 }
 
 
