@@ -78,17 +78,17 @@ class _Correction:
         at = torch.searchsorted(rows, self._sampled)
         key_change = keys[0][:, at].float() - stored_keys[0][:, self._sampled].float()
         self._rotary.rotate_(layer, key_change, self._sampled_angles, inverse=True)
-        key_shift = self._spread(key_change)
+        key_shift = self._spread(key_change, stored_keys.dtype)
         if key_shift is not None:
             self._rotary.rotate_(layer, key_shift, self._angles)
-            stored_keys[0][:, self._span] += key_shift.to(stored_keys.dtype)
+            stored_keys[0][:, self._span].add_(key_shift)
         value_change = values[0][:, at].float() - stored_values[0][:, self._sampled].float()
-        value_shift = self._spread(value_change)
+        value_shift = self._spread(value_change, stored_values.dtype)
         if value_shift is not None:
-            stored_values[0][:, self._span] += value_shift.to(stored_values.dtype)
+            stored_values[0][:, self._span].add_(value_shift)
 
-    def _spread(self, changes: Tensor) -> Tensor | None:
-        """Each position's shift [heads, span, head_dim] fp32, from changes [heads, n, head_dim]; None for none."""
+    def _spread(self, changes: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Each position's shift [heads, span, head_dim], from changes [heads, n, head_dim] fp32; None for none."""
         of, heads, width = self._sampled_chunk, changes.shape[0], changes.shape[2]
         sums = changes.new_zeros(heads, self._chunks, width).index_add_(1, of, changes)
         counts = changes.new_zeros(self._chunks).index_add_(0, of, changes.new_ones(len(of)))
@@ -102,4 +102,4 @@ class _Correction:
             return None
         means = (sums + _PRIOR_TOKENS * total / len(of)) / (counts + _PRIOR_TOKENS)[:, None] * trust
         means[:, 0] = 0
-        return means[:, self._chunk]
+        return means.to(dtype).index_select(1, self._chunk)
