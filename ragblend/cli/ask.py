@@ -91,7 +91,7 @@ def ask(
     generation = GenerationSettings(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
     )
-    start.require_policy(policy)
+    heading = f"{policy}, ratio {ratio}" if start.find_policy(policy).takes_ratio else policy
     store = store_settings(remote=remote, encryption_key_file=encryption_key_file, shared_namespace=shared_namespace)
     with start.open_library(library, namespace, model, device, dtype, json=json, read_only=True, store=store) as opened:
 
@@ -104,7 +104,7 @@ def ask(
             answer = run(policy).complete()
             emit(as_json(answer, run("full").complete() if compare else None))
         elif compare:
-            answer = show(run(policy), heading=f"{policy}, ratio {ratio}")
+            answer = show(run(policy), heading=heading)
             print_summary(answer, show(run("full"), heading="full prefill"))
         else:
             print_summary(show(run(policy)), None)

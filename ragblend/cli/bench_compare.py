@@ -50,7 +50,7 @@ def compare(
     systems = systems_named(peers.split(","))
     names = [name.strip() for name in workloads.split(",")]
     require_workloads(names)
-    start.require_policy(policy)
+    start.find_policy(policy)
     blend = BlendSettings(policy=policy, ratio=fixed_ratio(as_ratio(ratio)))
     from ragblend.bench.data import read_examples
 

@@ -135,14 +135,16 @@ def clear(
 ) -> None:
     """Delete everything that the namespace's prefix cache keeps, named caches too. Chunks stay."""
     with _opened(library, namespace, encryption_key_file) as opened:
-        for cache in opened.named_caches.all():
+        named = opened.named_caches.all()
+        for cache in named:
             opened.named_caches.remove(cache)
         cleared = opened.prefixes.clear()
         opened.prefixes.flush()
     if json:
-        emit({"cleared": cleared})
+        emit({"cleared": cleared, "caches": len(named)})
     else:
-        stdout().print(f"{counted(cleared, 'prefix', 'prefixes')} deleted")
+        gone = [counted(cleared, "prefix", "prefixes"), *([counted(len(named), "named cache")] if named else [])]
+        stdout().print(f"{' and '.join(gone)} deleted")
 
 
 def _prefix_table(kept: Sequence[PrefixUse]) -> Any:

@@ -12,6 +12,7 @@ from ragblend.cli.fetch import offer_to_fetch
 from ragblend.errors import PathNotFoundError
 
 if TYPE_CHECKING:
+    from ragblend.blend.policies import Policy
     from ragblend.config import ChunkSettings, StoreSettings
     from ragblend.engine import Engine
     from ragblend.library.library import Library
@@ -29,11 +30,11 @@ def require_documents(paths: Sequence[Path], library: Path) -> None:
         find_files(paths).require_any()
 
 
-def require_policy(name: str) -> None:
-    """Raise ConfigError unless there is a policy called ``name``."""
+def find_policy(name: str) -> Policy:
+    """The policy called ``name``. Raises ConfigError if there is none."""
     from ragblend.blend.policies import policy_named
 
-    policy_named(name)
+    return policy_named(name)
 
 
 def start_engine(model: str | None, device: str, dtype: str, *, json: bool) -> Engine:

@@ -105,6 +105,8 @@ def test_comparison_shows_both_answers(run: Run, indexed: Path) -> None:
     out = run("ask", "How long?", "--library", indexed / "docs.rag", "--compare", "--ratio", 1, *SHORT).out
     assert out.startswith("query, ratio 1:\n")
     assert "\nfull prefill:\n" in out
+    none = run("ask", "How long?", "--library", indexed / "docs.rag", "--compare", "--policy", "none", *SHORT).out
+    assert none.startswith("none:\n")
     assert "the answers are the same" in out
     assert "x) · " in out.splitlines()[-1]
 

@@ -42,7 +42,9 @@ def test_stats_list_and_clear(run: Run, library: Path, model: Path) -> None:
     texts = [run("cache", word, "--library", library).out for word in ("stats", "list")]
     assert "hit rate" in texts[0]
     assert all("Wilhelmina" not in text for text in (*texts, found.out, kept.out))
-    assert run("cache", "clear", "--library", library, "--json").json["cleared"] == len(kept.json["prefixes"])
+    cleared = run("cache", "clear", "--library", library, "--json").json
+    assert cleared == {"cleared": len(kept.json["prefixes"]), "caches": 1}
+    assert run("cache", "clear", "--library", library).out == "0 prefixes deleted\n"
     assert run("cache", "list", "--library", library, "--json").json == {"prefixes": [], "caches": []}
     assert run("verify", "--library", library).status == 0
 

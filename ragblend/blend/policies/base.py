@@ -47,10 +47,14 @@ class Request:
 
 
 class Policy(ABC):
-    """Selects which reused tokens a request recomputes. Instances hold no state of a request."""
+    """Selects which reused tokens a request recomputes. Instances hold no state of a request.
+
+    takes_ratio: whether the ratio means anything to it.
+    """
 
     name: ClassVar[str]
     reuse: ClassVar[Reuse] = "all"
+    takes_ratio: ClassVar[bool] = True
 
     def work(self, plan: Plan, chosen: int, layers: int) -> float:  # noqa: ARG002 (a policy may compute less in some)
         """Rows that a request computes which recomputes ``chosen`` candidates, in the mean over ``layers`` layers."""

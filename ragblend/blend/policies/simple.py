@@ -16,6 +16,7 @@ class Full(Policy):
 
     name: ClassVar[str] = "full"
     reuse: ClassVar[Reuse] = "nothing"
+    takes_ratio: ClassVar[bool] = False
 
     def select(self, request: Request) -> RowRun:
         return request.run(request.plan.mandatory)
@@ -26,6 +27,7 @@ class Prefix(Policy):
 
     name: ClassVar[str] = "prefix"
     reuse: ClassVar[Reuse] = "exact"
+    takes_ratio: ClassVar[bool] = False
 
     def select(self, request: Request) -> RowRun:
         return request.run(request.plan.mandatory)
@@ -35,6 +37,7 @@ class NoRecompute(Policy):
     """Reuse every stored chunk as it is."""
 
     name: ClassVar[str] = "none"
+    takes_ratio: ClassVar[bool] = False
 
     def select(self, request: Request) -> RowRun:
         return request.run(request.plan.mandatory)
