@@ -11,6 +11,8 @@ from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.measuring import progress_bar, whole_numbers
 from ragblend.cli.options import Debug, Dtype, Json, MeasuredModel
 from ragblend.cli.output import emit, megabytes, stdout, table
+from ragblend.config import require
+from ragblend.errors import ConfigError
 
 _SIZES = "100,1000,10000,100000"
 _CONTEXTS = "1024,2048,4096,7680"
@@ -38,6 +40,11 @@ def growth(
     """Measure what a library and a request cost as they grow. The library's KV and vectors are made up."""
     sizes, lengths = whole_numbers(library, "chunks of a library"), whole_numbers(contexts, "contexts")
     counts, at_once = whole_numbers(chunks, "chunks of a question"), whole_numbers(processes, "processes")
+    require(bool(sizes or lengths or counts or at_once), "nothing to measure: all lists are empty")
+    require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    require(min(lengths, default=1) >= 1, f"a context must have at least 1 token, got {min(lengths, default=1)}")
+    if plots:
+        require_folder(plots)
     if (lengths or counts or at_once) and not model:
         offer_to_fetch(json=json)
     import torch
@@ -90,6 +97,14 @@ def growth(
     stdout().print(table(["processes", "first token", "requests/s", "memory"], process_rows))
     for path in drawn:
         stdout().print(str(path), markup=False, soft_wrap=True)
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder, before anything is measured for it. Raises ConfigError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}): name another folder") from error
 
 
 def tasks(

@@ -6,13 +6,18 @@ all tokens of a chunk alike, recomputing some of them must show, and the others 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from contextlib import closing
 
 import pytest
 import torch
 
 from ragblend import Engine
 from ragblend.blend.blender import Blended, blend
+from ragblend.blend.loader import Loader
+from ragblend.blend.plan import make_plan
+from ragblend.blend.policies import Request
 from ragblend.blend.policies.drift import DriftCorrected
 from ragblend.prompt import Prompt, Segment
 from ragblend.store.memory import MemoryStore
@@ -25,11 +30,11 @@ SUFFIX = tiny.random_ids(11, seed=99)
 RATIO = 0.5
 
 
-def stored(engine, change) -> MemoryStore:
-    """The chunks' KV, after ``change(number, keys, values)`` in layer 0."""
+def stored(engine, change, layer: int = 0) -> MemoryStore:
+    """The chunks' KV, after ``change(number, keys, values)`` in a layer."""
     store = MemoryStore(budget_bytes=1 << 30)
     for number, kv in enumerate(engine.prefill(CHUNKS)):
-        change(number, kv.layers[0].keys, kv.layers[0].values)
+        change(number, kv.layers[layer].keys, kv.layers[layer].values)
         store.put(str(number), kv)
     return store
 
@@ -49,9 +54,10 @@ def right(tiny_engine) -> Blended:
     return blended(tiny_engine, stored(tiny_engine, lambda *_: None))
 
 
-def distances(found: Blended, right: Blended) -> tuple[float, float]:
-    keys = (found.canvas.keys(0) - right.canvas.keys(0)).abs().max()
-    return float(keys), float((found.canvas.values(0) - right.canvas.values(0)).abs().max())
+def distances(found: Blended, right: Blended, layer: int = 0) -> tuple[float, float]:
+    """Largest difference of keys and of values."""
+    keys = (found.canvas.keys(layer) - right.canvas.keys(layer)).abs().max()
+    return float(keys), float((found.canvas.values(layer) - right.canvas.values(layer)).abs().max())
 
 
 @pytest.mark.parametrize("family", [name for name in tiny.FAMILIES if name != "falcon"])
@@ -98,16 +104,49 @@ def test_what_differs_from_token_to_token_moves_nothing(tiny_engine, right):
     assert torch.equal(found.canvas.values(0)[:, :, left], plain.canvas.values(0)[:, :, left])
 
 
-def test_nothing_but_candidates_is_shifted(tiny_engine, right):
+@pytest.mark.parametrize("family", ["llama", "gemma3", "smollm3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layer", [1, 3])
+def test_upper_layers_are_corrected_by_their_own_drift(family, layer, dtype):
+    """gemma3 has sliding windows and two rotations, smollm3 layers without one. Nothing drifts by 50 of itself."""
+
     def change(number, keys, values):
         if number > 0:
-            values += 7.0
+            keys += 50.0
+            values -= 50.0
 
-    found = blended(tiny_engine, stored(tiny_engine, change))
-    glue = len(tiny_engine.anchor_ids) + 2 * CHUNK
-    exact = slice(0, len(tiny_engine.anchor_ids) + CHUNK)
-    for rows in (exact, slice(glue, glue + len(GLUE)), slice(-len(SUFFIX), None)):
-        assert torch.equal(found.canvas.values(0)[:, :, rows], right.canvas.values(0)[:, :, rows])
+    engine = Engine.from_model(tiny.family(family).to(dtype), tiny.tokenizer(), name=family)
+    right = blended(engine, stored(engine, lambda *_: None), sampled=1.0)
+    shifted = stored(engine, change, layer)
+    keys, values = distances(blended(engine, shifted, sampled=1.0), right, layer)
+    assert max(keys, values) < 12
+    assert distances(blended(engine, shifted, sampled=0.0), right, layer)[1] > 45
+
+
+def test_a_chunk_without_candidates_keeps_its_kv(tiny_engine):
+    """One that stands between others, as what an earlier turn has settled may."""
+    store = stored(tiny_engine, lambda number, keys, values: values.add_(7.0) if number else None)
+    chunks = [Segment("chunk", ids, key=str(number)) for number, ids in enumerate(CHUNKS)]
+    prompt = Prompt((Segment("prefix", tiny_engine.anchor_ids), *chunks, Segment("suffix", SUFFIX)))
+    adapter = tiny_engine.adapter
+    with closing(make_plan(prompt, tiny_engine.anchor, store, "all", adapter.device)) as whole:
+        start = prompt.starts[3]
+        settled = torch.arange(start, start + CHUNK)
+        plan = dataclasses.replace(whole, candidates=whole.candidates[~torch.isin(whole.candidates, settled)])
+        canvas = adapter.canvas(len(plan))
+        with Loader(adapter, plan, canvas) as loader:
+            run = DriftCorrected(sampled=1.0).select(Request(adapter, plan, canvas, loader, RATIO))
+            adapter.forward_rows(canvas, plan.token_ids, run)
+    for layer, kv in enumerate(adapter.canonical_rows(canvas, start, start + CHUNK)):
+        torch.testing.assert_close(kv.values[0], store.open("2", CHUNKS[2]).layer(layer).values)
+
+
+def test_few_samples_leave_it_to_query(tiny_engine):
+    """Seven would tell too little, and cost as many of the tokens that the question attends to."""
+    store = stored(tiny_engine, lambda number, keys, values: values.add_(7.0) if number else None)
+    few, plain, enough = (blended(tiny_engine, store, sampled) for sampled in (7 / 90, 0.0, 8 / 90))
+    assert torch.equal(few.logits, plain.logits)
+    assert not torch.equal(enough.logits, plain.logits)
 
 
 def test_where_nothing_changed_nothing_moves(right, tiny_engine):
