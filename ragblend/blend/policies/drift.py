@@ -25,7 +25,8 @@ class DriftCorrected(QueryAttention):
 
     A chunk stands further back in a prompt, and behind other text, than where it was prefilled. What that changes in
     its canonical keys and its values is to a part the same for all of its tokens, and to a smaller one for all chunks.
-    So how the sampled tokens change in the mean is added to those that are not recomputed, layer by layer.
+    So how the sampled tokens change in the mean is added to those that are not recomputed, layer by layer. What the
+    prefix cache has placed as one run counts as one chunk.
     """
 
     name: ClassVar[str] = "drift"
@@ -40,7 +41,7 @@ class DriftCorrected(QueryAttention):
             return super().select(request)
         best = request.best_candidates(self.scores(request))[: request.budget - count]
         rest = candidates[~torch.isin(candidates, best)]
-        evenly = ((torch.arange(count, device=rest.device) + 0.5) * len(rest) / count).long()
+        evenly = (2 * torch.arange(count, device=rest.device) + 1) * len(rest) // (2 * count)
         run = request.run(request.with_mandatory(torch.cat([best, rest[evenly]])))
         run.on_write = _Correction(request, rest[evenly]).shift
         return run
