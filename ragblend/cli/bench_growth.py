@@ -42,9 +42,10 @@ def growth(
     counts, at_once = whole_numbers(chunks, "chunks of a question"), whole_numbers(processes, "processes")
     require(bool(sizes or lengths or counts or at_once), "nothing to measure: all lists are empty")
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
-    require(min(lengths, default=1) >= 1, f"a context must have at least 1 token, got {min(lengths, default=1)}")
+    shortest = min(lengths, default=1)
+    require(shortest >= 1, f"a context must have at least 1 token, got {shortest}")
     if plots:
-        require_folder(plots)
+        _make_folder(plots)
     if (lengths or counts or at_once) and not model:
         offer_to_fetch(json=json)
     import torch
@@ -99,8 +100,8 @@ def growth(
         stdout().print(str(path), markup=False, soft_wrap=True)
 
 
-def require_folder(folder: Path) -> None:
-    """Make the folder, before anything is measured for it. Raises ConfigError where that fails."""
+def _make_folder(folder: Path) -> None:
+    """Before anything is measured for it. Raises ConfigError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
