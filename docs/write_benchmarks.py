@@ -76,6 +76,11 @@ def number(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
+def ratio_of(policy: str, ratio: float) -> str:
+    """The ratio; nothing where it means nothing to the policy."""
+    return "" if policy in ("full", "prefix", "none") else f"{ratio:g}"
+
+
 def megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f} MB"
 
@@ -91,7 +96,7 @@ def ttft(report: dict[str, Any]) -> Lines:
             (
                 f"{row['context']:,}",
                 row["policy"],
-                f"{row['ratio']:g}",
+                ratio_of(row["policy"], row["ratio"]),
                 f"{row['ttft_s']:.3f} s",
                 f"{row['speedup_vs_full']:.1f}x",
                 f"{row['computed_tokens']:,} of {row['prompt_tokens']:,}",
@@ -107,7 +112,7 @@ def quality(report: dict[str, Any]) -> Lines:
         [
             (
                 row["policy"],
-                f"{row['ratio']:g}",
+                ratio_of(row["policy"], row["ratio"]),
                 f"{row['f1']:.3f}",
                 " to ".join(f"{edge:.3f}" for edge in row["intervals"]["f1"]),
                 f"{row['em']:.3f}",
@@ -266,7 +271,7 @@ def study(report: dict[str, Any]) -> Lines:
             (
                 row["prefilled_behind"] or "-",
                 row["selection"],
-                f"{row['ratio']:g}",
+                ratio_of(row["selection"], row["ratio"]),
                 f"{row['computed_tokens']['mean']:,.0f}",
                 f"{row['kl_to_full']['mean']:.4f}",
                 " to ".join(f"{row['kl_to_full'][edge]:.4f}" for edge in ("low", "high")),
@@ -288,7 +293,7 @@ def throughput(report: dict[str, Any]) -> Lines:
         [
             (
                 row["policy"],
-                f"{row['ratio']:g}",
+                ratio_of(row["policy"], row["ratio"]),
                 f"{row['requests_per_s']:g}",
                 f"{row['ttft_p50_s']:.2f} s",
                 f"{row['ttft_p95_s']:.2f} s",
@@ -300,7 +305,12 @@ def throughput(report: dict[str, Any]) -> Lines:
     yield from table(
         ["policy", "ratio", "95% within", "requests/s"],
         [
-            (row["policy"], f"{row['ratio']:g}", f"{row['bound_s']:g} s", f"{row['requests_per_s']:.2f}")
+            (
+                row["policy"],
+                ratio_of(row["policy"], row["ratio"]),
+                f"{row['bound_s']:g} s",
+                f"{row['requests_per_s']:.2f}",
+            )
             for row in report["bounds"]
         ],
     )

@@ -185,7 +185,7 @@ class AnswerStream(Iterator[str]):
             text=text.strip(),
             token_ids=tuple(token_ids),
             finish_reason=reason,
-            sources=_sources(self._prompt.chunks),
+            sources=tuple(sorted(_sources(self._prompt.chunks), key=lambda source: -source.score)),
             usage=Usage(
                 prompt_tokens=len(self._prompt),
                 cached_tokens=blended.cached if blended else 0,

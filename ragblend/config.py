@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from platformdirs import user_cache_path
 
@@ -62,6 +62,7 @@ def require_namespace(namespace: object) -> None:
 
 
 Ratio = float | Literal["auto"]
+ChunkOrder = Literal["best-last", "best-first", "document"]
 
 
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
@@ -98,18 +99,24 @@ class BlendSettings:
         as much as the time allows that loading its chunks takes anyway, and at least ``ratio_floor``.
     overflow: what happens when the prompt is longer than the context: ``refuse`` raises
         ContextOverflowError, ``drop`` leaves out the lowest-scored chunks and reports them.
+    order: how ``Library.ask`` places what it found: the best chunk next to the question (``best-last``) or
+        furthest from it (``best-first``), or chunks of one document together and as they stand in it, that of the
+        best chunk next to the question (``document``).
     """
 
     policy: str = "query"
     ratio: Ratio = 0.15
     overflow: Literal["refuse", "drop"] = "refuse"
     ratio_floor: float = 0.15
+    order: ChunkOrder = "best-last"
 
     def __post_init__(self) -> None:
         require_types(self)
         require_ratio(self.ratio)
         require(0.0 <= self.ratio_floor <= 1.0, f"ratio_floor must be between 0 and 1, got {self.ratio_floor}")
         require(self.overflow in ("refuse", "drop"), f"overflow must be 'refuse' or 'drop', got {self.overflow!r}")
+        orders = get_args(ChunkOrder)
+        require(self.order in orders, f"order must be one of {', '.join(orders)}, got {self.order!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class Source:
 class Answer:
     """A finished answer. ``dropped`` lists the sources left out because the context was full.
 
+    sources: best first; those of equal scores as they stand in the prompt.
     ratio: the one that was used, also where ``auto`` was asked for.
     hits: chunks whose KV came from the store or the prefix cache. misses: chunks that were looked up and not there.
     matched_tokens: prompt tokens in chunks that the store has, whether or not the policy reuses them.

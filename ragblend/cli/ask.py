@@ -71,6 +71,13 @@ def ask(
     overflow: Annotated[
         str, typer.Option(help="When the context is too short: refuse, or drop the lowest-scored chunks.")
     ] = _BLEND.overflow,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Where the best chunk stands: best-last (next to the question), best-first, or document: chunks as "
+            "they stand in their documents, the best one's document last."
+        ),
+    ] = _BLEND.order,
     namespace: Namespace = DEFAULT_NAMESPACE,
     shared_namespace: SharedNamespace = "",
     remote: Remote = None,
@@ -87,17 +94,25 @@ def ask(
     """
     require_question(question)
     require_count("-k", k)
-    settings = BlendSettings(policy, as_ratio(ratio), overflow)  # type: ignore[arg-type]  # checked at construction
+    settings = BlendSettings(policy, as_ratio(ratio), overflow, order=order)  # type: ignore[arg-type]  # checked there
     generation = GenerationSettings(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=tuple(stop or ())
     )
-    heading = f"{policy}, ratio {ratio}" if start.find_policy(policy).takes_ratio else policy
+    takes_ratio = start.find_policy(policy).takes_ratio
+    heading = f"{policy}, ratio {ratio}" if takes_ratio else policy
+    automatic = takes_ratio and settings.ratio == "auto"
     store = store_settings(remote=remote, encryption_key_file=encryption_key_file, shared_namespace=shared_namespace)
     with start.open_library(library, namespace, model, device, dtype, json=json, read_only=True, store=store) as opened:
 
         def run(policy: str) -> AnswerStream:
             return opened.stream(
-                question, k, policy=policy, ratio=settings.ratio, generation=generation, overflow=settings.overflow
+                question,
+                k,
+                policy=policy,
+                ratio=settings.ratio,
+                generation=generation,
+                overflow=settings.overflow,
+                order=settings.order,
             )
 
         if json:
@@ -105,9 +120,9 @@ def ask(
             emit(as_json(answer, run("full").complete() if compare else None))
         elif compare:
             answer = show(run(policy), heading=heading)
-            print_summary(answer, show(run("full"), heading="full prefill"))
+            print_summary(answer, show(run("full"), heading="full prefill"), automatic=automatic)
         else:
-            print_summary(show(run(policy)), None)
+            print_summary(show(run(policy)), None, automatic=automatic)
 
 
 def as_json(answer: Answer, full: Answer | None) -> dict[str, Any]:
@@ -148,8 +163,8 @@ def show(stream: AnswerStream, heading: str = "") -> Answer:
     return stream.answer
 
 
-def print_summary(answer: Answer, full: Answer | None) -> None:
-    """The sources, what was left out, and the line of timings."""
+def print_summary(answer: Answer, full: Answer | None, *, automatic: bool) -> None:
+    """The sources, what was left out, and the line of timings; with the ratio where the request chose it."""
     out = stdout()
     if full is not None:
         same = "the answers are the same" if answer.text == full.text else "the answers differ"
@@ -158,7 +173,8 @@ def print_summary(answer: Answer, full: Answer | None) -> None:
         out.print(table(["", "document", "chunk", "score", "text"], _source_rows(answer.sources), cut_last=True))
     for source in answer.dropped:
         stderr().print(f"left out, the context is full: {_where(source)} #{source.chunk}", markup=False, soft_wrap=True)
-    out.print(timing_line(answer, full), style="green", soft_wrap=True)
+    chosen = f" at ratio {answer.ratio:g}" if automatic else ""
+    out.print(f"{timing_line(answer, full)}{chosen}", style="green", soft_wrap=True)
 
 
 def timing_line(answer: Answer, full: Answer | None) -> str:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ragblend.answer import AnswerStream
-from ragblend.config import GenerationSettings, Ratio, require
+from ragblend.config import ChunkOrder, GenerationSettings, Ratio, require
 from ragblend.errors import LibraryError
 from ragblend.library.home import Home
+from ragblend.library.order import in_order
 from ragblend.library.protocol import LibraryEngine
 from ragblend.library.report import Hit
 from ragblend.library.reuse import Reuse
@@ -28,8 +29,8 @@ Overflow = Literal["refuse", "drop"]
 class Answering(ABC):
     """What ``Library`` answers, each time as a stream; ``ask`` waits for its end.
 
-    The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio
-    and overflow: see BlendSettings. generation: how the answer is decoded. All raise ConfigError (settings
+    The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio,
+    overflow and order: see BlendSettings. generation: how the answer is decoded. All raise ConfigError (settings
     out of range, an unknown policy), CacheHandleError, ContextOverflowError, LibraryMismatchError and StoreError at
     once; computing begins with the first piece of text asked for.
     """
@@ -55,13 +56,14 @@ class Answering(ABC):
         ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
+        order: ChunkOrder | None = None,
     ) -> Answer:
         """Answer ``question`` from the ``k`` nearest chunks. Raises as ``search``, too.
 
         cache: a named cache, whose messages stand before the chunks instead of the engine's own.
         """
         return self.stream(
-            question, k, cache=cache, policy=policy, ratio=ratio, generation=generation, overflow=overflow
+            question, k, cache=cache, policy=policy, ratio=ratio, generation=generation, overflow=overflow, order=order
         ).complete()
 
     def stream(
@@ -74,15 +76,16 @@ class Answering(ABC):
         ratio: Ratio | None = None,
         generation: GenerationSettings | None = None,
         overflow: Overflow | None = None,
+        order: ChunkOrder | None = None,
     ) -> AnswerStream:
         """As ``ask``, but text piece by text piece. Searches at once."""
         engine = self._require_engine()
-        settings = _given(policy=policy, ratio=ratio, overflow=overflow)
+        settings = _given(policy=policy, ratio=ratio, overflow=overflow, order=order)
         blend = replace(engine.blend, **settings)
         began = time.perf_counter()
         hits = self.search(question, k)
         retrieve_s = time.perf_counter() - began
-        chunks = [part for hit in hits for part in _placed(hit, engine)]
+        chunks = [part for hit in in_order(hits, blend.order) for part in _placed(hit, engine)]
         if cache is None:
             prompt = engine.template.build(chunks, question)
         else:

@@ -48,6 +48,7 @@ from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant
 from ragblend.blend.policies import policy_named
 from ragblend.config import fixed_ratio
+from ragblend.library.order import in_order
 
 ANSWER_TOKENS = 24
 RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -83,7 +84,8 @@ def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Questio
     """The handbook's first single-fact questions, with the ``k`` chunks that the library finds for each."""
     questions = []
     for line in single_fact_questions(limit):
-        found = [hit.segment for hit in library.search(line["question"], k)]
+        hits = in_order(library.search(line["question"], k), engine.blend.order)
+        found = [hit.segment for hit in hits]
         example = Example(line["id"], line["question"], tuple(line["answers"]), ())
         gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
         questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,10 @@ def test_an_automatic_ratio_is_told(run: Run, indexed: Path) -> None:
     arguments = ("ask", "How long?", "--library", indexed / "docs.rag", "--ratio", "auto", *SHORT)
     found = run(*arguments, "--json").json
     assert BlendSettings().ratio_floor <= found["ratio"] <= 1.0
-    assert run(*arguments, "--compare").out.startswith("query, ratio auto:\n")
+    compared = run(*arguments, "--compare").out
+    assert compared.startswith("query, ratio auto:\n")
+    assert re.search(r" recomputed at ratio (0\.\d+|1)\n$", compared)
+    assert " at ratio " not in run(*arguments, "--policy", "none").out
 
 
 def test_answer_is_on_stdout_with_sources_and_timings(run: Run, indexed: Path) -> None:

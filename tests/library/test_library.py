@@ -100,7 +100,7 @@ class TestAsk:
     def test_full_policy_is_transformers_own_answer(self, library, docs, engine):
         library.add([docs])
         answer = library.ask("battery", k=3, policy="full", generation=SHORT)
-        segments = [hit.segment for hit in library.search("battery", k=3)]
+        segments = [hit.segment for hit in reversed(library.search("battery", k=3))]  # the best one last
         ids = torch.tensor([engine.template.build(segments, "battery").token_ids])
         reference = tiny.family("llama", 0, max_position_embeddings=4096, num_hidden_layers=2)
         expected = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
