@@ -44,4 +44,4 @@ with Library.open(options.library, engine=Engine(options.model)) as library:
     library.add(options.documents)
     llm = ChatRagBlend(library=library, max_tokens=options.max_tokens)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(answer(llm, RagBlendRetriever(library=library, k=options.k)))
+        asyncio.run(answer(llm, RagBlendRetriever(library=library, k=options.k, order="best-last")))

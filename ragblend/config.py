@@ -65,6 +65,12 @@ Ratio = float | Literal["auto"]
 ChunkOrder = Literal["best-last", "best-first", "document"]
 
 
+def require_order(order: str) -> None:
+    """Raise ConfigError unless it is an order of chunks."""
+    orders = get_args(ChunkOrder)
+    require(order in orders, f"order must be one of {', '.join(orders)}, got {order!r}")
+
+
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
     """Raise ConfigError unless it is ``auto`` or between 0 and 1."""
     known = ratio == "auto" or (is_number(ratio) and 0.0 <= ratio <= 1.0)
@@ -115,8 +121,7 @@ class BlendSettings:
         require_ratio(self.ratio)
         require(0.0 <= self.ratio_floor <= 1.0, f"ratio_floor must be between 0 and 1, got {self.ratio_floor}")
         require(self.overflow in ("refuse", "drop"), f"overflow must be 'refuse' or 'drop', got {self.overflow!r}")
-        orders = get_args(ChunkOrder)
-        require(self.order in orders, f"order must be one of {', '.join(orders)}, got {self.order!r}")
+        require_order(self.order)
 
 
 @dataclass(frozen=True, slots=True)

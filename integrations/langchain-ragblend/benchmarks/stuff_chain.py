@@ -8,7 +8,7 @@ vector store over examples/handbook, three times: with ChatRagBlend, with ChatRa
 full prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines,
 because langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace
 does with a local pipeline, on a model of its own as transformers loads it: same weights, dtype and threads. Documents
-come back in a shuffled order for every other question. They go through PrecomputeKV on their way into the store; with
+come back in a shuffled order for every other question, or, with --best-last, always worst first. They go through PrecomputeKV on their way into the store; with
 --learn-only they do not, and only what an earlier question has seen is reused. Full prefill and transformers compute
 the same thing, so how often their answers are equal is how far rounding lets answers agree. Prints a row a question, a
 summary, and a line for each of the three claims: reuse, time to first token, and answers equal to full prefill's.
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--learn-only", action="store_true", help="no KV at indexing: learn from the questions")
+    parser.add_argument("--best-last", action="store_true", help="the best document next to the question")
     parser.add_argument("--alone", action="store_true", help="prefill each document alone, not as a piece of its file")
     parser.add_argument("--json", type=Path, help="write the rows and the summary here")
     options = parser.parse_args()
@@ -136,7 +137,9 @@ def main() -> None:
     rows = []
     for number, line in enumerate(questions):
         found = retriever.invoke(line["question"])
-        if number % 2:
+        if options.best_last:
+            found.reverse()
+        elif number % 2:
             random.Random(number).shuffle(found)
         context = blended.get_num_tokens("\n\n".join(document.page_content for document in found))
         answers = {}

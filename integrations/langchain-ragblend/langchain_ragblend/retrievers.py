@@ -12,7 +12,9 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from langchain_ragblend._documents import document_of
 from ragblend import Library
+from ragblend.config import ChunkOrder
 from ragblend.errors import ConfigError
+from ragblend.library.order import in_order
 
 
 class RagBlendRetriever(BaseRetriever):
@@ -24,6 +26,8 @@ class RagBlendRetriever(BaseRetriever):
 
     library: an open Library, or the folder of one, which must be there and is opened read-only. k: how many
     documents, also for one call: ``retriever.invoke(question, k=3)``. score_threshold: least cosine, -1 to 1.
+    order: ``best-first``, as retrievers have it; ``best-last`` for a chain that puts the documents before the
+    question as they come, where the best one then stands next to it; or ``document`` (see ragblend.BlendSettings).
 
     Raises ragblend.PathNotFoundError, ConfigError; when asked, LibraryError if nothing is indexed.
     """
@@ -31,6 +35,7 @@ class RagBlendRetriever(BaseRetriever):
     library: Library | str | Path = Field(exclude=True)
     k: int = Field(default=4, ge=1)
     score_threshold: float = -1.0
+    order: ChunkOrder = "best-first"
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -46,7 +51,7 @@ class RagBlendRetriever(BaseRetriever):
         if kwargs:
             raise ConfigError(f"unknown arguments: {', '.join(kwargs)}")
         hits = self._opened.search(query, self.k if k is None else k)
-        return [document_of(hit) for hit in hits if hit.score >= self.score_threshold]
+        return [document_of(hit) for hit in in_order(hits, self.order) if hit.score >= self.score_threshold]
 
     def close(self) -> None:
         """Close the library."""

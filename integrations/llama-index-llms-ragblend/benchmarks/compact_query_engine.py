@@ -9,7 +9,7 @@ Runs the same VectorStoreIndex and the same ``as_query_engine(streaming=True)`` 
   and threads.
 
 Time to first token is taken in the same place for all: from LlamaIndex's event that the LLM was called to its
-event of the first piece of text. Prints a row a question, a summary, and a line for each of the three claims: reuse,
+event of the first piece of text. With --best-last a postprocessor turns the nodes round. Prints a row a question, a summary, and a line for each of the three claims: reuse,
 time to first token, and answers equal to full prefill's; ``--json`` writes rows and summary.
 
     python integrations/llama-index-llms-ragblend/benchmarks/compact_query_engine.py --limit 20 --threads 2
@@ -34,6 +34,8 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.llms.huggingface import HuggingFaceLLM
 
 from llama_index.embeddings.ragblend import RagBlendEmbedding
@@ -82,13 +84,27 @@ class Row:
     expected: list[str]
 
 
-def ask(index: VectorStoreIndex, llm: Any, question: str, top_k: int) -> tuple[str, float, list[dict[str, Any]], int]:
+class BestLast(BaseNodePostprocessor):
+    """Nodes the other way round, so that the best one stands next to the question."""
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return nodes[::-1]
+
+
+def ask(
+    index: VectorStoreIndex, llm: Any, question: str, top_k: int, orders: Sequence[BestLast]
+) -> tuple[str, float, list[dict[str, Any]], int]:
     """The answer, the time to first token, what was reused, and how many tokens of context there were."""
     first = FirstTokens()
     get_dispatcher().add_event_handler(first)
     try:
         with ReuseLog() as log:
-            response = index.as_query_engine(llm=llm, similarity_top_k=top_k, streaming=True).query(question)
+            query_engine = index.as_query_engine(
+                llm=llm, similarity_top_k=top_k, streaming=True, node_postprocessors=list(orders)
+            )
+            response = query_engine.query(question)
             answer = "".join(response.response_gen).strip()
     finally:
         get_dispatcher().event_handlers.remove(first)
@@ -117,14 +133,15 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     if not arguments.learn_only:
         transformations.append(PrecomputeKV(blend))
     index = VectorStoreIndex.from_documents(documents, transformations=transformations, embed_model=RagBlendEmbedding())
+    orders = [BestLast()] if arguments.best_last else []
     lines = Path(arguments.questions).read_text(encoding="utf-8").splitlines()
     for line in lines[: arguments.limit]:
         data = json.loads(line)
         question = data["question"]
-        answer, ttft, raws, context = ask(index, blend, question, arguments.top_k)
+        answer, ttft, raws, context = ask(index, blend, question, arguments.top_k, orders)
         blend.library.wait()
-        full_answer, *_ = ask(index, full, question, arguments.top_k)
-        plain_answer, plain_ttft, *_ = ask(index, plain, question, arguments.top_k)
+        full_answer, *_ = ask(index, full, question, arguments.top_k, orders)
+        plain_answer, plain_ttft, *_ = ask(index, plain, question, arguments.top_k, orders)
         reused = sum(raw["matched_tokens"] for raw in raws) / context
         hits = sum(raw["hits"] for raw in raws)
         yield Row(question, context, reused, hits, ttft, plain_ttft, answer, full_answer, plain_answer, data["answers"])
@@ -179,6 +196,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--ratio", type=float, default=0.15)
+    parser.add_argument("--best-last", action="store_true", help="the best node next to the question")
     parser.add_argument("--learn-only", action="store_true", help="no KV at ingestion: learn from the questions")
     parser.add_argument("--json", type=Path, help="write rows and summary to this file")
     arguments = parser.parse_args()

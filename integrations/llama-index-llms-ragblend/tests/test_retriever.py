@@ -57,6 +57,12 @@ def test_chunks_come_as_scored_nodes_best_first(library):
     assert len({node.node_id for node in found}) == 4
 
 
+def test_the_best_node_may_come_last(library):
+    first = RagBlendRetriever(library, similarity_top_k=4).retrieve(QUESTION)
+    last = RagBlendRetriever(library, similarity_top_k=4, order="best-last").retrieve(QUESTION)
+    assert [node.node_id for node in last] == [node.node_id for node in reversed(first)]
+
+
 def test_the_llm_receives_the_chunk_as_it_was_prefilled(library):
     [node] = RagBlendRetriever(library, similarity_top_k=1).retrieve(QUESTION)
     assert node.get_content(MetadataMode.LLM) == f"[Page 1 > Facts]\n{TEXTS[1]}"
@@ -83,6 +89,8 @@ def test_it_retrieves_asynchronously(library):
 def test_bad_input_is_refused(library, tmp_path):
     with pytest.raises(ConfigError, match="similarity_top_k"):
         RagBlendRetriever(library, similarity_top_k=0)
+    with pytest.raises(ConfigError, match="order must be one of"):
+        RagBlendRetriever(library, order="worst")
     with pytest.raises(PathNotFoundError):
         RagBlendRetriever(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="empty"):

@@ -50,6 +50,15 @@ def test_a_threshold_leaves_out_what_is_far(filled):
     assert RagBlendRetriever(library=filled, score_threshold=0.99).invoke("How is the weather?") == []
 
 
+def test_the_best_document_may_come_last(filled, tmp_path):
+    (tmp_path / "garden.txt").write_text("Grass grows from the base of its leaves.")
+    filled.add([tmp_path / "garden.txt"])
+    first = RagBlendRetriever(library=filled).invoke("How long does the warranty last?")
+    last = RagBlendRetriever(library=filled, order="best-last").invoke("How long does the warranty last?")
+    assert len(first) == 2
+    assert last == first[::-1]
+
+
 def test_nothing_indexed_is_said(library):
     with pytest.raises(LibraryError, match="nothing is indexed"):
         RagBlendRetriever(library=library).invoke("battery")
@@ -60,6 +69,8 @@ def test_bad_arguments_are_refused(filled):
         RagBlendRetriever(library=filled, k=0)
     with pytest.raises(ValueError, match="score_treshold"):
         RagBlendRetriever(library=filled, score_treshold=1)
+    with pytest.raises(ValueError, match="'best-last', 'best-first' or 'document'"):
+        RagBlendRetriever(library=filled, order="worst")
     with pytest.raises(ConfigError, match="k must be at least 1"):
         RagBlendRetriever(library=filled).invoke("battery", k=0)
     with pytest.raises(ConfigError, match="unknown arguments: filter"):

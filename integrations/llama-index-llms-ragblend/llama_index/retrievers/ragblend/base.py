@@ -11,19 +11,24 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle
 
 from llama_index.llms.ragblend import RagBlend
 from ragblend import Library, Source
+from ragblend.config import ChunkOrder, require_order
 from ragblend.errors import ConfigError
+from ragblend.library.order import in_order
 
 _LABEL = "label"
 
 
 class RagBlendRetriever(BaseRetriever):
-    """The ``similarity_top_k`` chunks of ``library`` nearest to a question, best first.
+    """The ``similarity_top_k`` chunks of ``library`` nearest to a question.
 
     The LLM receives each node exactly as its KV was computed at indexing, title line included, so a
     RagBlend on the same library reuses it from the first question on.
 
-    library: a RagBlend, an open library, or the folder of one (opened for reading).
-    Raises PathNotFoundError, ConfigError (similarity_top_k below 1); LibraryError while nothing is indexed.
+    library: a RagBlend, an open library, or the folder of one (opened for reading). order: ``best-first``, as
+    retrievers have it; ``best-last`` where the nodes go before the question as they come, so that the best one stands
+    next to it; or ``document`` (see ragblend.BlendSettings).
+    Raises PathNotFoundError, ConfigError (similarity_top_k below 1, an unknown order); LibraryError while nothing is
+    indexed.
     """
 
     def __init__(
@@ -31,19 +36,23 @@ class RagBlendRetriever(BaseRetriever):
         library: RagBlend | Library | str | Path,
         *,
         similarity_top_k: int = 6,
+        order: ChunkOrder = "best-first",
         **kwargs: Any,
     ) -> None:
         if similarity_top_k < 1:
             raise ConfigError(f"similarity_top_k must be at least 1, got {similarity_top_k}")
+        require_order(order)
         if isinstance(library, RagBlend):
             library = library.library
         self._library = Library.open(library, read_only=True) if isinstance(library, str | Path) else library
         self._similarity_top_k = similarity_top_k
+        self._order = order
         super().__init__(**kwargs)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         hits = self._library.search(query_bundle.query_str, self._similarity_top_k)
-        return [NodeWithScore(node=_node(hit.source), score=hit.source.score) for hit in hits]
+        placed = in_order(hits, self._order)
+        return [NodeWithScore(node=_node(hit.source), score=hit.source.score) for hit in placed]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)
