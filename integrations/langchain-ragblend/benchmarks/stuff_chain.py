@@ -3,15 +3,16 @@
     python integrations/langchain-ragblend/benchmarks/stuff_chain.py
     python integrations/langchain-ragblend/benchmarks/stuff_chain.py --limit 10 --learn-only --json results.json
 
-LangChain's own create_stuff_documents_chain answers the questions of examples/questions.jsonl from an in-memory
-vector store over examples/handbook, three times: with ChatRagBlend, with ChatRagBlend at policy full (its answers are
-full prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines,
-because langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace
-does with a local pipeline, on a model of its own as transformers loads it: same weights, dtype and threads. Documents
-come back in a shuffled order for every other question, or, with --best-last, always worst first. They go through PrecomputeKV on their way into the store; with
---learn-only they do not, and only what an earlier question has seen is reused. Full prefill and transformers compute
-the same thing, so how often their answers are equal is how far rounding lets answers agree. Prints a row a question, a
-summary, and a line for each of the three claims: reuse, time to first token, and answers equal to full prefill's.
+LangChain's own create_stuff_documents_chain answers the questions of examples/questions.jsonl from an in-memory vector
+store over examples/handbook, three times: with ChatRagBlend, with ChatRagBlend at policy full (its answers are full
+prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines, because
+langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace does with a
+local pipeline, on a model of its own as transformers loads it: same weights, dtype and threads. Documents come back in
+a shuffled order for every other question, or, with --best-last, always worst first. They go through PrecomputeKV on
+their way into the store; with --learn-only they do not, and only what an earlier question has seen is reused. Full
+prefill and transformers compute the same thing, so how often their answers are equal is how far rounding lets answers
+agree. Prints a row a question, a summary, and a line for each of the three claims: reuse, time to first token, and
+answers equal to full prefill's.
 """
 
 import argparse

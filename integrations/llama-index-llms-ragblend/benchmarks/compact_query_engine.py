@@ -8,9 +8,10 @@ Runs the same VectorStoreIndex and the same ``as_query_engine(streaming=True)`` 
 - LlamaIndex's own ``HuggingFaceLLM`` (``pip install llama-index-llms-huggingface``) with the same weights, dtype
   and threads.
 
-Time to first token is taken in the same place for all: from LlamaIndex's event that the LLM was called to its
-event of the first piece of text. With --best-last a postprocessor turns the nodes round. Prints a row a question, a summary, and a line for each of the three claims: reuse,
-time to first token, and answers equal to full prefill's; ``--json`` writes rows and summary.
+Time to first token is taken in the same place for all: from LlamaIndex's event that the LLM was called to its event of
+the first piece of text. With --best-last a postprocessor turns the nodes round. Prints a row a question, a summary, and
+a line for each of the three claims: reuse, time to first token, and answers equal to full prefill's; ``--json`` writes
+rows and summary.
 
     python integrations/llama-index-llms-ragblend/benchmarks/compact_query_engine.py --limit 20 --threads 2
 """
