@@ -6,9 +6,9 @@
     python tests/benchmarks/policy_study.py chunks --data handbook
 
 ``selections``: all of selections.py on chunks behind the preamble. ``prefills``: none, hkvd and query behind all of
-prefills.py. ``ratios``: the built-in policies at 0.02 to 0.3. ``--data handbook`` takes the example handbook's
-questions with what a library finds for them. ``chunks``: the built-in policies on the handbook in chunks of 64 to 512
-tokens, as a library keeps them.
+prefills.py. ``ratios``: the built-in policies at 0.02 to 0.3. ``chunks``: the built-in policies on the handbook in
+chunks of 64 to 512 tokens, as a library keeps them. ``--data handbook`` takes the example handbook's questions with
+what a library finds for them, placed as it places them; ``--best-last`` places a file's passages so, too.
 
 Prints means with 95% bootstrap intervals: KL to full prefill along full prefill's own greedy answer, agreement on
 the most likely token, NLL of the right answer, F1, exact match, share of answers that equal full prefill's, rows
@@ -48,7 +48,9 @@ from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant
 from ragblend.blend.policies import policy_named
 from ragblend.config import fixed_ratio
+from ragblend.library.embedding import SentenceEmbedder
 from ragblend.library.order import in_order
+from ragblend.prompt import chunk_text
 
 ANSWER_TOKENS = 24
 RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -58,16 +60,28 @@ CHUNK_TOKENS, FOUND = 256, 6
 CHUNK_SIZES = (64, 128, 256, 512)
 
 
-def questions_of(engine: Engine, data: str, limit: int) -> tuple[list[Question], Collection]:
+def questions_of(engine: Engine, data: str, limit: int, ranked: bool) -> tuple[list[Question], Collection]:
     """The questions that fit the context, and all chunks that there are to ask about."""
     if data == "handbook":
         return _handbook(engine, limit)
     prompts = PassagePrompts(engine, QUESTION, 1024, ANSWER_TOKENS)
-    questions = [prompts.question(example) for example in read_examples(Path(data), 4 * limit)]
+    examples = read_examples(Path(data), 4 * limit)
+    if ranked:
+        embedder = SentenceEmbedder()
+        examples = [best_last(example, embedder) for example in examples]
+    questions = [prompts.question(example) for example in examples]
     chunks = dict.fromkeys(chunk.token_ids for question in questions for chunk in question.prompt.chunks)
     documents = tuple((chunk,) for chunk in chunks)
     fitting = [each for each in questions if len(each.prompt) + each.room <= engine.context_length]
     return fitting[:limit], Collection(engine, documents)
+
+
+def best_last(example: Example, embedder: SentenceEmbedder) -> Example:
+    """The example with its passages in the order in which a library would place them."""
+    texts = [chunk_text(passage.title, "", passage.text) for passage in example.passages]
+    scores = embedder.embed_chunks(texts) @ embedder.embed_question(example.question)
+    passages = tuple(example.passages[place] for place in scores.argsort(kind="stable"))
+    return dataclasses.replace(example, passages=passages)
 
 
 def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
@@ -109,7 +123,7 @@ def measure_chunk_sizes(engine: Engine, limit: int) -> Iterator[tuple[str, Measu
 
 def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str, Measurement]]:
     """What each variant did on each question, with the name of what the chunks were prefilled behind."""
-    questions, collection = questions_of(engine, arguments.data, arguments.limit)
+    questions, collection = questions_of(engine, arguments.data, arguments.limit, arguments.best_last)
     sensitivity: dict[str, Tensor] = {}
     hidden: dict[str, list[Tensor]] = {}
     kept = Kept(arguments.measured)
@@ -196,6 +210,9 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="JSON lines, or handbook")
     parser.add_argument("--limit", type=int, default=8)
     parser.add_argument("--model")
+    parser.add_argument(
+        "--best-last", action="store_true", help="place passages as a library does, not in the order that they have"
+    )
     parser.add_argument("--ratios", type=lambda text: [float(each) for each in text.split(",")], default=[0.1])
     parser.add_argument("--only", type=lambda text: text.split(";"), help="only these, with ; between")
     parser.add_argument("--json", type=Path, help="write the rows here")
