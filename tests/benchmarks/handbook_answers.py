@@ -48,6 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     orders = [BlendSettings(order=cast("ChunkOrder", order)).order for order in arguments.orders.split(",")]
     variants = as_fixed_variants(arguments.policies.split(","), 0.15)
+    labels = [FULL.label, *(f"{v.label} at {v.ratio:g}" if v.policy.takes_ratio else v.label for v in variants)]
     engine = Engine(arguments.model)
     measured: dict[tuple[str, str], list[tuple[bool, bool, Measurement]]] = defaultdict(list)
     with indexed_handbook(engine) as library:
@@ -61,8 +62,8 @@ def main() -> None:
                 prompt = engine.template.build([hit.segment for hit in in_order(hits, order)], line["question"])
                 trial = Trial(engine, Question(example, prompt, gold, ANSWER_TOKENS), library.store)
                 full = trial.full(FULL)
-                for each in (full.measurement, *(trial.blended(variant, full) for variant in variants)):
-                    label = each.policy if each.policy == FULL.label else f"{each.policy} at {each.ratio:g}"
+                answered = [full.measurement, *(trial.blended(variant, full) for variant in variants)]
+                for label, each in zip(labels, answered, strict=True):
                     right, equal = is_right(each.answer, line["answers"]), each.answer == full.measurement.answer
                     measured[order, label].append((right, equal, each))
                     if arguments.show:
