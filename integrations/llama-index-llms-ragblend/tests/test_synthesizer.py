@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from llama_index.core import VectorStoreIndex, get_response_synthesizer
-from llama_index.core.base.llms.types import MessageRole
+from llama_index.core.base.llms.types import CitableBlock, MessageRole
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
@@ -120,10 +120,23 @@ def test_too_many_nodes_are_refused_or_dropped_lowest_score_first(llm, scored, m
     with pytest.raises(ContextOverflowError, match="600"):
         RagBlendSynthesizer(llm).synthesize(QUESTION, scored)
     llm.overflow = "drop"
-    with Watcher() as watcher:
-        RagBlendSynthesizer(llm).synthesize(QUESTION, scored)
-    assert set(watcher.answers[0]["dropped"]) < {node.node_id for node in scored}
-    assert scored[0].node_id not in watcher.answers[0]["dropped"]
+    names = [node.node_id for node in scored]
+    for given in (scored, scored[::-1]):
+        with Watcher() as watcher:
+            RagBlendSynthesizer(llm).synthesize(QUESTION, given)
+        dropped = watcher.answers[0]["dropped"]
+        assert 0 < len(dropped) < len(scored)
+        assert dropped == names[: -len(dropped) - 1 : -1], "the lowest score goes first, wherever its node stands"
+
+
+@pytest.mark.parametrize(("best_last", "order"), [(True, -1), (False, 1)])
+def test_the_first_node_stands_next_to_the_question(llm, scored, best_last, order, monkeypatch):
+    prompts = []
+    chat = RagBlend.chat
+    monkeypatch.setattr(RagBlend, "chat", lambda self, messages: prompts.append(messages) or chat(self, messages))
+    RagBlendSynthesizer(llm, best_last=best_last).synthesize(QUESTION, scored)
+    blocks = [block for message in prompts[0] for block in message.blocks if isinstance(block, CitableBlock)]
+    assert [block.source for block in blocks] == [node.node_id for node in scored][::order]
 
 
 def test_what_it_cannot_work_with_is_refused(llm, scored):

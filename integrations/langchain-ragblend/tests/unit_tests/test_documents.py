@@ -33,6 +33,22 @@ def converted(messages, documents=None):
     return messages_of(messages, documents, "Be exact.")
 
 
+@pytest.mark.parametrize(
+    ("metadata", "score"),
+    [
+        ({}, 0.0),
+        ({"score": 0.5}, 0.5),
+        ({"relevance_score": 0.25}, 0.25),
+        ({"score": "high", "relevance_score": 1}, 1.0),
+        ({"score": float("nan")}, 0.0),
+        ({"score": True}, 0.0),
+    ],
+)
+def test_the_score_comes_from_the_metadata(metadata, score):
+    (passage,) = passages_of([Document(WARRANTY, metadata=metadata)])
+    assert passage.score == score
+
+
 def test_a_chunk_keeps_its_number():
     given = [Document(WARRANTY, metadata={"source": "w.md", "chunk": 3}), Document(BATTERY, metadata={"chunk": "3"})]
     assert [passage.chunk for passage in passages_of(given)] == [3, 0]

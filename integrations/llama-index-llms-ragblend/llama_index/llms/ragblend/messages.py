@@ -38,6 +38,12 @@ _UNSAID = (ThinkingBlock, CitationBlock)
 Part = str | Passage | RagblendCachePoint
 
 
+class ScoredBlock(CitableBlock):
+    """A passage with the score that it was found with: of too many the lowest are left out."""
+
+    score: float = 0.0
+
+
 def to_messages(messages: Sequence[ChatMessage]) -> list[Message]:
     """``messages`` for ``Library.chat``. Text blocks of one message are joined by a newline, as in ``content``.
 
@@ -77,7 +83,8 @@ def _parts(message: ChatMessage) -> Iterator[Part]:
             case TextBlock():
                 yield block.text
             case CitableBlock():
-                yield Passage("\n\n".join(map(_text, block.content)), document=block.source)
+                score = block.score if isinstance(block, ScoredBlock) else 0.0
+                yield Passage("\n\n".join(map(_text, block.content)), document=block.source, score=score)
             case DocumentBlock():
                 yield Passage(_text(block), title=_title(block), document=str(block.path or block.url or ""))
             case CachePoint():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, CitableBlock, ContentBlock, MessageRole, TextBlock
+from llama_index.core.base.llms.types import ChatMessage, ContentBlock, MessageRole, TextBlock
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.llms.llm import astream_chat_response_to_tokens, stream_chat_response_to_tokens
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate
@@ -15,6 +15,7 @@ from llama_index.core.schema import NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
 from llama_index.llms.ragblend import RagBlend
+from llama_index.llms.ragblend.messages import ScoredBlock
 from ragblend.errors import ConfigError
 
 _CONTEXT_GOES_HERE = "\u241e\u241econtext\u241e\u241e"
@@ -24,9 +25,12 @@ _NODES = "ragblend_nodes"
 class RagBlendSynthesizer(BaseSynthesizer):
     """Answers from nodes that stay apart. Use it with a RagBlend: ``as_query_engine(response_synthesizer=...)``.
 
-    Each node is a passage of its own in one prompt, in the order given, found in the library by its text
-    whatever is in it (paragraphs, tables, the marks of other nodes). Nodes seen for the first time are
-    computed, and precomputed for the next question unless the library is told to learn nothing.
+    Each node is a passage of its own in one prompt, found in the library by its text whatever is in it
+    (paragraphs, tables, the marks of other nodes). Nodes seen for the first time are computed, and
+    precomputed for the next question unless the library is told to learn nothing.
+
+    best_last: the first node, which retrievers and rerankers give as the best one, stands last, next to the
+    question, where reuse harms it least; False places nodes in the order given.
 
     text_qa_template: a prompt with ``{context_str}`` and ``{query_str}``; None for the engine's own
     template, whose beginning is computed already.
@@ -40,6 +44,7 @@ class RagBlendSynthesizer(BaseSynthesizer):
         llm: RagBlend,
         *,
         text_qa_template: BasePromptTemplate | None = None,
+        best_last: bool = True,
         streaming: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -48,6 +53,7 @@ class RagBlendSynthesizer(BaseSynthesizer):
         super().__init__(llm=llm, streaming=streaming, **kwargs)
         self._text_qa_template = text_qa_template or _engine_template(llm)
         _require_context(self._text_qa_template)
+        self._best_last = best_last
 
     def _get_prompts(self) -> PromptDictType:
         return {"text_qa_template": self._text_qa_template}
@@ -92,12 +98,14 @@ class RagBlendSynthesizer(BaseSynthesizer):
     def _messages(self, query_str: str, texts: Sequence[str], response_kwargs: dict[str, Any]) -> list[ChatMessage]:
         """The template's messages with a block for each node where ``{context_str}`` stands."""
         nodes: list[NodeWithScore] | None = response_kwargs.pop(_NODES, None)
-        names = [n.node.ref_doc_id or n.node.node_id for n in nodes] if nodes else [""] * len(texts)
+        found = [(n.node.ref_doc_id or n.node.node_id, n.score or 0.0) for n in nodes or ()] or [("", 0.0)] * len(texts)
         passages = [
-            CitableBlock(title="", source=name, content=[TextBlock(text=text)])
-            for name, text in zip(names, texts, strict=True)
+            ScoredBlock(title="", source=name, content=[TextBlock(text=text)], score=score)
+            for (name, score), text in zip(found, texts, strict=True)
             if text.strip()
         ]
+        if self._best_last:
+            passages.reverse()
         template = self._text_qa_template.partial_format(query_str=query_str, **response_kwargs)
         return [
             ChatMessage(role=message.role, blocks=_put(passages, message.content or ""))
