@@ -65,10 +65,10 @@ Ratio = float | Literal["auto"]
 ChunkOrder = Literal["best-last", "best-first", "document"]
 
 
-def require_order(order: str) -> None:
+def require_order(order: object) -> None:
     """Raise ConfigError unless it is an order of chunks."""
     orders = get_args(ChunkOrder)
-    require(order in orders, f"order must be one of {', '.join(orders)}, got {order!r}")
+    require(isinstance(order, str) and order in orders, f"order must be one of {', '.join(orders)}, got {order!r}")
 
 
 def require_ratio(ratio: Ratio, whose: str = "") -> None:
@@ -106,8 +106,8 @@ class BlendSettings:
     overflow: what happens when the prompt is longer than the context: ``refuse`` raises
         ContextOverflowError, ``drop`` leaves out the lowest-scored chunks and reports them.
     order: how ``Library.ask`` places what it found: the best chunk next to the question (``best-last``) or
-        furthest from it (``best-first``), or chunks of one document together and as they stand in it, that of the
-        best chunk next to the question (``document``).
+        furthest from it (``best-first``), or chunks of one file together and as they stand in it, that of the best
+        chunk next to the question (``document``; a text that a program gave is a document of its own).
     """
 
     policy: str = "query"

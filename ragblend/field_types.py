@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from ragblend.errors import ConfigError
 
@@ -39,6 +40,14 @@ def require_types(settings: Any) -> None:
 def is_number(value: object) -> bool:
     """Whether it is a real number, of Python or of numpy; a truth value is none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number, as ``is_number``, that a float can hold and that is neither infinite nor NaN."""
+    try:
+        return is_number(value) and isfinite(value)  # type: ignore[arg-type]  # a Real
+    except OverflowError:
+        return False
 
 
 def _declared(settings: type) -> dict[str, tuple[Any, ...]]:

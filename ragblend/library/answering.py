@@ -29,10 +29,10 @@ Overflow = Literal["refuse", "drop"]
 class Answering(ABC):
     """What ``Library`` answers, each time as a stream; ``ask`` waits for its end.
 
-    The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio,
-    overflow and order: see BlendSettings. generation: how the answer is decoded. All raise ConfigError (settings
-    out of range, an unknown policy), CacheHandleError, ContextOverflowError, LibraryMismatchError and StoreError at
-    once; computing begins with the first piece of text asked for.
+    The settings of a request are the same everywhere, and None stands for the engine's own. policy, ratio, overflow
+    and, where chunks are searched for, order: see BlendSettings. generation: how the answer is decoded. All raise
+    ConfigError (settings out of range, an unknown policy), CacheHandleError, ContextOverflowError,
+    LibraryMismatchError and StoreError at once; computing begins with the first piece of text asked for.
     """
 
     namespace: str

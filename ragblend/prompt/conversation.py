@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ragblend.config import require
+from ragblend.field_types import is_finite_number
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -16,7 +17,8 @@ class Passage:
     """A document, or a part of one, passed as such: a chunk of its own, found without a search.
 
     title: stands in a line above the text if there is one. document, chunk and score say where the
-    passage comes from; it is one of the answer's sources. Raises ConfigError unless there is text.
+    passage comes from; it is one of the answer's sources. score: the higher the better; of too many passages the
+    lowest are left out. Raises ConfigError unless there is text, and for a score that is no finite number.
     """
 
     text: str
@@ -30,6 +32,8 @@ class Passage:
         where = f" ({name})" if name else ""
         require(isinstance(self.text, str), f"a passage's text must be a string, got {type(self.text).__name__}{where}")
         require(bool(self.text.strip()), f"a passage has no text{where}: leave it out")
+        known = is_finite_number(self.score)
+        require(known, f"a passage's score must be a finite number, got {self.score!r}{where}")
 
 
 TIMES_TO_LIVE = {"5m": 300.0, "1h": 3600.0}

@@ -38,9 +38,16 @@ def test_orders(order: ChunkOrder, expected: list[str]) -> None:
     assert in_order([], order) == []
 
 
-def test_another_order_is_refused() -> None:
-    with pytest.raises(ConfigError, match="order must be one of best-last, best-first, document, got 'random'"):
-        BlendSettings(order="random")  # type: ignore[arg-type]
+def test_equal_scores_keep_their_places_so_that_the_same_ones_are_left_out() -> None:
+    tied = [hit("a", 0, 0.9), hit("b", 0, 0.5), hit("c", 0, 0.5), hit("d", 0, 0.1)]
+    assert [each.text for each in in_order(tied, "best-last")] == ["d0", "b0", "c0", "a0"]
+
+
+@pytest.mark.parametrize("order", ["random", "", None, 3, ["best-last"], np.array(["best-last", "document"])])
+def test_another_order_is_refused(order: object) -> None:
+    for refuse in (lambda: BlendSettings(order=order), lambda: in_order(FOUND, order)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="order must be "):
+            refuse()
 
 
 @pytest.mark.parametrize("order", [None, *get_args(ChunkOrder)])

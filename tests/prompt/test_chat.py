@@ -182,6 +182,11 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="text and passages, got int"):
             Message("user", ("Hi", 5))
 
+    @pytest.mark.parametrize("score", [None, "0.5", True, float("nan"), float("inf"), 10**400])
+    def test_scores_are_finite_numbers(self, score):
+        with pytest.raises(ConfigError, match="a passage's score must be a finite number"):
+            Passage("A text.", score=score)
+
     @pytest.mark.parametrize(("given", "reason"), [(b"bytes", "must be a string, got bytes"), (" \n", "has no text")])
     def test_passages_without_text(self, given, reason):
         with pytest.raises(ConfigError, match=rf"passage.*{reason}.*\(a.md\)"):

@@ -39,6 +39,7 @@ from transformers import TextIteratorStreamer
 
 from langchain_ragblend import ChatRagBlend, PrecomputeKV, RagBlendEmbeddings
 from ragblend import Engine
+from ragblend.bench.metrics import normalised_words
 from ragblend.models.load import load_model
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--learn-only", action="store_true", help="no KV at indexing: learn from the questions")
-    parser.add_argument("--best-last", action="store_true", help="the best document next to the question")
+    parser.add_argument("--order", choices=("shuffled", "best-first", "best-last"), default="shuffled")
     parser.add_argument("--alone", action="store_true", help="prefill each document alone, not as a piece of its file")
     parser.add_argument("--json", type=Path, help="write the rows and the summary here")
     options = parser.parse_args()
@@ -138,9 +139,9 @@ def main() -> None:
     rows = []
     for number, line in enumerate(questions):
         found = retriever.invoke(line["question"])
-        if options.best_last:
+        if options.order == "best-last":
             found.reverse()
-        elif number % 2:
+        elif options.order == "shuffled" and number % 2:
             random.Random(number).shuffle(found)
         context = blended.get_num_tokens("\n\n".join(document.page_content for document in found))
         answers = {}
@@ -155,6 +156,7 @@ def main() -> None:
             "ttft_s": {name: seconds for name, (_, seconds, _) in answers.items()},
             "answers": {name: text for name, (text, _, _) in answers.items()},
             "same_as_full": answers["ragblend"][0] == answers["full"][0],
+            "right": {name: is_right(text, line["answers"]) for name, (text, _, _) in answers.items()},
         }
         rows.append(row)
         times = row["ttft_s"]
@@ -174,6 +176,7 @@ def main() -> None:
         "reused_of_context": statistics.mean(row["reused"] for row in later),
         "median_ttft_s": seconds,
         "speedup_vs_transformers": seconds["transformers"] / seconds["ragblend"],
+        "right": {name: sum(row["right"][name] for row in rows) for name in chains},
         "same_answers_as_full": statistics.mean(row["same_as_full"] for row in rows),
         "transformers_same_as_full": statistics.mean(
             row["answers"]["transformers"] == row["answers"]["full"] for row in rows
@@ -183,6 +186,12 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2))
     blended.close()
+
+
+def is_right(answer: str, expected: list[str]) -> bool:
+    """Whether the answer contains the words of an expected one, one after the other."""
+    said = f" {' '.join(normalised_words(answer))} "
+    return any(f" {' '.join(normalised_words(each))} " in said for each in expected)
 
 
 def claims(summary: dict[str, Any]) -> Iterator[str]:

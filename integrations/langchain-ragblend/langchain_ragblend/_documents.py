@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +9,13 @@ from langchain_core.documents import Document
 
 from ragblend import Hit, Passage
 from ragblend.errors import ConfigError
-from ragblend.field_types import is_number
+from ragblend.field_types import is_finite_number
 
 # Of which document a piece is: the metadata key that says so, or a function that does; None if that is of no account.
 PieceOf = str | Callable[[Document], object] | None
 SOURCE = "source"
-# Where the metadata say how well a document was found: ours, and that of LangChain's rerankers.
-SCORES = ("score", "relevance_score")
+# Where the metadata say how well a document was found, the higher the better: LangChain's rerankers write it, too.
+RELEVANCE = "relevance_score"
 
 
 def namer(piece_of: PieceOf) -> Callable[[Document], str]:
@@ -41,11 +40,11 @@ def document_of(hit: Hit) -> Document:
         return Document(id=hit.document, page_content=hit.text, metadata=dict(hit.metadata))
     source = hit.source
     places = {"source": source.document, "chunk": source.chunk, "title": source.title, "heading": source.heading}
-    return Document(page_content=hit.prompt_text, metadata={**places, "score": source.score})
+    return Document(page_content=hit.prompt_text, metadata=places)
 
 
 def passages_of(documents: Any) -> tuple[Passage, ...]:
-    """Documents as passages, each a chunk of its own, with the score in its metadata if there is one.
+    """Documents as passages, each a chunk of its own, with its ``relevance_score`` if its metadata have one.
 
     Raises ConfigError for what is no document or has no text.
     """
@@ -64,6 +63,6 @@ def _passage(document: Any, where: str) -> Passage:
     name = document.metadata.get(SOURCE) or document.id or ""
     chunk = document.metadata.get("chunk")
     number = chunk if isinstance(chunk, int) and not isinstance(chunk, bool) else 0
-    scores = (document.metadata.get(key) for key in SCORES)
-    score = next((float(each) for each in scores if is_number(each) and math.isfinite(each)), 0.0)
+    found = document.metadata.get(RELEVANCE)
+    score = float(found) if is_finite_number(found) else 0.0
     return Passage(text=document.page_content, document=str(name), chunk=number, score=score)

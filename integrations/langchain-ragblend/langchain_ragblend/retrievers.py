@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from langchain_ragblend._documents import document_of
+from langchain_ragblend._documents import RELEVANCE, document_of
 from ragblend import Library
 from ragblend.config import ChunkOrder
 from ragblend.errors import ConfigError
@@ -28,6 +28,7 @@ class RagBlendRetriever(BaseRetriever):
     documents, also for one call: ``retriever.invoke(question, k=3)``. score_threshold: least cosine, -1 to 1.
     order: ``best-first``, as retrievers have it; ``best-last`` for a chain that puts the documents before the
     question as they come, where the best one then stands next to it; or ``document`` (see ragblend.BlendSettings).
+    But for ``best-first`` the metadata then have a ``relevance_score``, by which too many documents are left out.
 
     Raises ragblend.PathNotFoundError, ConfigError; when asked, LibraryError if nothing is indexed.
     """
@@ -51,7 +52,12 @@ class RagBlendRetriever(BaseRetriever):
         if kwargs:
             raise ConfigError(f"unknown arguments: {', '.join(kwargs)}")
         hits = self._opened.search(query, self.k if k is None else k)
-        return [document_of(hit) for hit in in_order(hits, self.order) if hit.score >= self.score_threshold]
+        placed = [hit for hit in in_order(hits, self.order) if hit.score >= self.score_threshold]
+        documents = [document_of(hit) for hit in placed]
+        if self.order != "best-first":  # there the order tells, and equal documents stay equal for those who merge them
+            for hit, document in zip(placed, documents, strict=True):
+                document.metadata[RELEVANCE] = hit.score
+        return documents
 
     def close(self) -> None:
         """Close the library."""

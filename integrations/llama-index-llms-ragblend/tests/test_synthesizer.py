@@ -121,7 +121,10 @@ def test_too_many_nodes_are_refused_or_dropped_lowest_score_first(llm, scored, m
         RagBlendSynthesizer(llm).synthesize(QUESTION, scored)
     llm.overflow = "drop"
     names = [node.node_id for node in scored]
-    for given in (scored, scored[::-1]):
+    unscored = [NodeWithScore(node=node.node, score=None) for node in scored]
+    tied = [NodeWithScore(node=node.node, score=0.5) for node in scored]
+    partly = [NodeWithScore(node=scored[0].node, score=float("nan")), *scored[1:]]
+    for given in (scored, scored[::-1], unscored, tied, partly):
         with Watcher() as watcher:
             RagBlendSynthesizer(llm).synthesize(QUESTION, given)
         dropped = watcher.answers[0]["dropped"]
@@ -137,6 +140,15 @@ def test_the_first_node_stands_next_to_the_question(llm, scored, best_last, orde
     RagBlendSynthesizer(llm, best_last=best_last).synthesize(QUESTION, scored)
     blocks = [block for message in prompts[0] for block in message.blocks if isinstance(block, CitableBlock)]
     assert [block.source for block in blocks] == [node.node_id for node in scored][::order]
+
+
+def test_nodes_that_stand_so_already_are_left_so(llm, scored, monkeypatch):
+    prompts = []
+    chat = RagBlend.chat
+    monkeypatch.setattr(RagBlend, "chat", lambda self, messages: prompts.append(messages) or chat(self, messages))
+    RagBlendSynthesizer(llm).synthesize(QUESTION, scored)
+    RagBlendSynthesizer(llm).synthesize(QUESTION, scored[::-1])
+    assert prompts[0] == prompts[1]
 
 
 def test_what_it_cannot_work_with_is_refused(llm, scored):

@@ -304,7 +304,7 @@ def test_more_documents_than_fit_are_refused_with_the_counts_or_dropped(llm):
     assert len(told["sources"]) > 10
     assert answer.usage_metadata["input_tokens"] <= 4096 - 16
     for number, document in enumerate(many):
-        document.metadata["score"] = number / 200  # the best one last
+        document.metadata["relevance_score"] = number / 200  # the best one last
     told = llm.invoke("How long?", documents=many, overflow="drop").response_metadata
     assert told["dropped"] == [f"{number}.md" for number in range(len(told["dropped"]))]
     assert told["sources"][0]["document"] == "199.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -37,11 +38,13 @@ def converted(messages, documents=None):
     ("metadata", "score"),
     [
         ({}, 0.0),
-        ({"score": 0.5}, 0.5),
         ({"relevance_score": 0.25}, 0.25),
-        ({"score": "high", "relevance_score": 1}, 1.0),
-        ({"score": float("nan")}, 0.0),
-        ({"score": True}, 0.0),
+        ({"relevance_score": np.float32(0.5), "score": 3.0}, 0.5),
+        ({"score": 0.5}, 0.0),  # perhaps a distance
+        ({"relevance_score": "high"}, 0.0),
+        ({"relevance_score": float("nan")}, 0.0),
+        ({"relevance_score": 10**400}, 0.0),
+        ({"relevance_score": True}, 0.0),
     ],
 )
 def test_the_score_comes_from_the_metadata(metadata, score):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_ragblend import ChatRagBlend, RagBlendRetriever
+from langchain_ragblend import ChatRagBlend, RagBlendRetriever, RagBlendVectorStore
 from ragblend.errors import ConfigError, LibraryError, PathNotFoundError
 
 pytestmark = pytest.mark.real_model  # the embedded embedder
@@ -56,7 +56,19 @@ def test_the_best_document_may_come_last(filled, tmp_path):
     first = RagBlendRetriever(library=filled).invoke("How long does the warranty last?")
     last = RagBlendRetriever(library=filled, order="best-last").invoke("How long does the warranty last?")
     assert len(first) == 2
-    assert last == first[::-1]
+    assert [document.page_content for document in last] == [document.page_content for document in reversed(first)]
+    scores = [document.metadata.pop("relevance_score") for document in last]
+    assert scores == sorted(scores)
+    assert last == first[::-1], "and best-first has no scores: documents found twice must be equal"
+
+
+def test_the_score_of_a_text_that_was_given_comes_too(library):
+    RagBlendVectorStore(library).add_texts(["The warranty lasts two years.", "Grass grows."], [{"source": "a"}, {}])
+    retriever = RagBlendRetriever(library=library, order="best-last")
+    found = retriever.invoke("How long is the warranty?")
+    assert [document.page_content for document in found] == ["Grass grows.", "The warranty lasts two years."]
+    assert found[1].metadata.pop("relevance_score") > found[0].metadata["relevance_score"]
+    assert found[1].metadata == {"source": "a"}
 
 
 def test_nothing_indexed_is_said(library):

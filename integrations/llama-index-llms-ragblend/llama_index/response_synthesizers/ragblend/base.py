@@ -17,6 +17,7 @@ from llama_index.core.types import RESPONSE_TEXT_TYPE
 from llama_index.llms.ragblend import RagBlend
 from llama_index.llms.ragblend.messages import ScoredBlock
 from ragblend.errors import ConfigError
+from ragblend.field_types import is_finite_number
 
 _CONTEXT_GOES_HERE = "\u241e\u241econtext\u241e\u241e"
 _NODES = "ragblend_nodes"
@@ -29,8 +30,9 @@ class RagBlendSynthesizer(BaseSynthesizer):
     (paragraphs, tables, the marks of other nodes). Nodes seen for the first time are computed, and
     precomputed for the next question unless the library is told to learn nothing.
 
-    best_last: the first node, which retrievers and rerankers give as the best one, stands last, next to the
-    question, where reuse harms it least; False places nodes in the order given.
+    best_last: nodes stand in the order of their scores, the best one last, next to the question, where reuse
+    harms it least; if one has no score, the other way round than they are given. False places them as they
+    are given, for those that a postprocessor or ``RagBlendRetriever(order="document")`` has put in order.
 
     text_qa_template: a prompt with ``{context_str}`` and ``{query_str}``; None for the engine's own
     template, whose beginning is computed already.
@@ -98,19 +100,26 @@ class RagBlendSynthesizer(BaseSynthesizer):
     def _messages(self, query_str: str, texts: Sequence[str], response_kwargs: dict[str, Any]) -> list[ChatMessage]:
         """The template's messages with a block for each node where ``{context_str}`` stands."""
         nodes: list[NodeWithScore] | None = response_kwargs.pop(_NODES, None)
-        found = [(n.node.ref_doc_id or n.node.node_id, n.score or 0.0) for n in nodes or ()] or [("", 0.0)] * len(texts)
+        names = [n.node.ref_doc_id or n.node.node_id for n in nodes] if nodes else [""] * len(texts)
         passages = [
             ScoredBlock(title="", source=name, content=[TextBlock(text=text)], score=score)
-            for (name, score), text in zip(found, texts, strict=True)
+            for name, score, text in zip(names, _scores(nodes, len(texts)), texts, strict=True)
             if text.strip()
         ]
         if self._best_last:
-            passages.reverse()
+            passages.sort(key=lambda passage: passage.score)
         template = self._text_qa_template.partial_format(query_str=query_str, **response_kwargs)
         return [
             ChatMessage(role=message.role, blocks=_put(passages, message.content or ""))
             for message in template.format_messages(llm=self._llm, context_str=_CONTEXT_GOES_HERE)
         ]
+
+
+def _scores(nodes: Sequence[NodeWithScore] | None, count: int) -> list[float]:
+    """Those of the nodes; if one has none, the places from the end, for the first node is the best then."""
+    scores = [node.score for node in nodes or ()]
+    known = [float(score) for score in scores if is_finite_number(score)]
+    return known if len(known) == count else [float(place) for place in range(count, 0, -1)]
 
 
 def _put(passages: Sequence[ContentBlock], text: str) -> list[ContentBlock]:
