@@ -43,9 +43,9 @@ $(TESTED): $(READY)
 demo: $(READY)
 	$(BIN)/ragblend fetch
 	$(BIN)/ragblend index examples/handbook --library $(DEMO)
-	$(BIN)/ragblend ask "How many kilograms can Perch carry at most?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "How often is the lid gasket replaced?" --library $(DEMO) --compare
 	$(BIN)/ragblend ask "Who is the data protection officer?" --library $(DEMO) --compare
-	$(BIN)/ragblend ask "Who founded Tillerby Garden Machines?" --library $(DEMO) --compare
+	$(BIN)/ragblend ask "How long does the warranty of a Second Nest robot last?" --library $(DEMO) --compare
 
 test: $(TESTED)
 	$(BIN)/python -m pytest tests
