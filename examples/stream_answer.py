@@ -14,7 +14,7 @@ from ragblend import Engine, Library
 DOCUMENT = Path(__file__).parent / "handbook" / "welcome.md"
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("question", nargs="?", default="How often is the lid gasket replaced?")
+parser.add_argument("question", nargs="?", default="Who founded Tillerby Garden Machines?")
 parser.add_argument("--documents", nargs="+", type=Path, default=[DOCUMENT], help="files and folders")
 parser.add_argument("--model", help="a folder, a .gguf file or a transformers id (default: the embedded model)")
 parser.add_argument("--pieces", type=int, default=8, help="cancel after so many pieces of text")

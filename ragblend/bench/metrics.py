@@ -44,6 +44,12 @@ def exact_match(answer: str, right: Sequence[str]) -> float:
     return float(any(normalised_words(answer) == normalised_words(gold) for gold in right))
 
 
+def contains_answer(answer: str, right: Sequence[str]) -> bool:
+    """Whether ``answer`` has the normalised words of a right one in it, one after the other."""
+    said = f" {' '.join(normalised_words(answer))} "
+    return any(f" {' '.join(normalised_words(gold))} " in said for gold in right)
+
+
 def bootstrap_mean(values: Sequence[float]) -> Mean:
     """The mean and its percentile bootstrap interval; for a paired difference give the differences.
 

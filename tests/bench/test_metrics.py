@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragblend.bench.metrics import bootstrap_mean, exact_match, f1, normalised_words
+from ragblend.bench.metrics import bootstrap_mean, contains_answer, exact_match, f1, normalised_words
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,17 @@ def test_the_interval_of_equal_values_is_a_point_and_runs_repeat() -> None:
     assert bootstrap_mean([0.25]) == bootstrap_mean([0.25, 0.25])
     assert bootstrap_mean([0.25]).low == bootstrap_mean([0.25]).high == 0.25
     assert bootstrap_mean([1.0, 2.0, 5.0]) == bootstrap_mean([1.0, 2.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("It lasts for Two years.", True),
+        ("It lasts for the twenty-two years.", False),
+        ("Two whole years", False),
+        ("24 months, that is", True),
+        ("", False),
+    ],
+)
+def test_an_answer_contains_a_right_one_word_after_word(answer, right):
+    assert contains_answer(answer, ["two years", "24 months"]) is right

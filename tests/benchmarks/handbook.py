@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ragblend import Engine, Library
-from ragblend.bench.data import handbook_folder
+from ragblend import Engine, Hit, Library
+from ragblend.bench.data import Example, handbook_folder
+from ragblend.bench.passages import Question
 from ragblend.config import ChunkSettings
 
 
@@ -17,6 +18,14 @@ def single_fact_questions(limit: int | None = None) -> list[dict[str, Any]]:
     """The first ``limit`` (None: all) that one chunk answers: id, question, answers."""
     lines = (handbook_folder().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]
+
+
+def question_over(engine: Engine, line: dict[str, Any], hits: Sequence[Hit], answer_tokens: int) -> Question:
+    """One of these questions over chunks that were found for it, in the order given."""
+    example = Example(line["id"], line["question"], tuple(line["answers"]), ())
+    gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
+    prompt = engine.template.build([hit.segment for hit in hits], line["question"])
+    return Question(example, prompt, gold, answer_tokens)
 
 
 @contextmanager

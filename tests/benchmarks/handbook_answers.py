@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import cast, get_args
 
-from handbook import indexed_handbook, single_fact_questions
+from handbook import indexed_handbook, question_over, single_fact_questions
 
 from ragblend import Engine
-from ragblend.bench.data import Example
-from ragblend.bench.metrics import bootstrap_mean, normalised_words
-from ragblend.bench.passages import Question
+from ragblend.bench.metrics import bootstrap_mean, contains_answer
 from ragblend.bench.trial import Measurement, Trial
 from ragblend.bench.variants import Variant, as_fixed_variants
 from ragblend.blend.policies import policy_named
@@ -31,11 +28,6 @@ from ragblend.library.order import in_order
 ANSWER_TOKENS = 32
 FOUND = 6
 FULL = Variant("full", policy_named("full"), 1.0)
-
-
-def is_right(answer: str, expected: Sequence[str]) -> bool:
-    said = f" {' '.join(normalised_words(answer))} "
-    return any(f" {' '.join(normalised_words(each))} " in said for each in expected)
 
 
 def main() -> None:
@@ -54,17 +46,14 @@ def main() -> None:
     with indexed_handbook(engine) as library:
         for line in single_fact_questions(arguments.limit):
             hits = library.search(line["question"], FOUND)
-            example = Example(line["id"], line["question"], tuple(line["answers"]), ())
-            gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
             if arguments.show:
                 print(line["question"])
             for order in orders:
-                prompt = engine.template.build([hit.segment for hit in in_order(hits, order)], line["question"])
-                trial = Trial(engine, Question(example, prompt, gold, ANSWER_TOKENS), library.store)
+                trial = Trial(engine, question_over(engine, line, in_order(hits, order), ANSWER_TOKENS), library.store)
                 full = trial.full(FULL)
                 answered = [full.measurement, *(trial.blended(variant, full) for variant in variants)]
                 for label, each in zip(labels, answered, strict=True):
-                    right, equal = is_right(each.answer, line["answers"]), each.answer == full.measurement.answer
+                    right, equal = contains_answer(each.answer, line["answers"]), each.answer == full.measurement.answer
                     measured[order, label].append((right, equal, each))
                     if arguments.show:
                         print(f"  {order}, {label}: {each.answer}")

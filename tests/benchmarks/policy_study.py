@@ -33,7 +33,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from handbook import indexed_handbook, single_fact_questions
+from handbook import indexed_handbook, question_over, single_fact_questions
 from prefills import WAYS, Collection, Prefills
 from selections import FromStoredHidden, Sensitive, selections
 from torch import Tensor
@@ -96,14 +96,11 @@ def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
 
 def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Question]:
     """The handbook's first single-fact questions, with the ``k`` chunks that the library finds for each."""
-    questions = []
-    for line in single_fact_questions(limit):
-        hits = in_order(library.search(line["question"], k), engine.blend.order)
-        found = [hit.segment for hit in hits]
-        example = Example(line["id"], line["question"], tuple(line["answers"]), ())
-        gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
-        questions.append(Question(example, engine.template.build(found, line["question"]), gold, ANSWER_TOKENS))
-    return questions
+    order = engine.blend.order
+    return [
+        question_over(engine, line, in_order(library.search(line["question"], k), order), ANSWER_TOKENS)
+        for line in single_fact_questions(limit)
+    ]
 
 
 def measure_chunk_sizes(engine: Engine, limit: int) -> Iterator[tuple[str, Measurement]]:

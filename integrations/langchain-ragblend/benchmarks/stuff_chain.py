@@ -8,11 +8,11 @@ store over examples/handbook, three times: with ChatRagBlend, with ChatRagBlend 
 prefill's), and with a chat model over transformers' generate. The last one is written below, in forty lines, because
 langchain-huggingface does not install beside this version of langchain-core; it does what ChatHuggingFace does with a
 local pipeline, on a model of its own as transformers loads it: same weights, dtype and threads. Documents come back in
-a shuffled order for every other question, or, with --best-last, always worst first. They go through PrecomputeKV on
-their way into the store; with --learn-only they do not, and only what an earlier question has seen is reused. Full
-prefill and transformers compute the same thing, so how often their answers are equal is how far rounding lets answers
-agree. Prints a row a question, a summary, and a line for each of the three claims: reuse, time to first token, and
-answers equal to full prefill's.
+a shuffled order for every other question; with --order best-first or best-last they always come so. They go through
+PrecomputeKV on their way into the store; with --learn-only they do not, and only what an earlier question has seen is
+reused. Full prefill and transformers compute the same thing, so how often their answers are equal is how far rounding
+lets answers agree. Prints a row a question, a summary, and a line for each of the three claims: reuse, time to first
+token, and answers equal to full prefill's.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from transformers import TextIteratorStreamer
 
 from langchain_ragblend import ChatRagBlend, PrecomputeKV, RagBlendEmbeddings
 from ragblend import Engine
-from ragblend.bench.metrics import normalised_words
+from ragblend.bench.metrics import contains_answer
 from ragblend.models.load import load_model
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -156,7 +156,7 @@ def main() -> None:
             "ttft_s": {name: seconds for name, (_, seconds, _) in answers.items()},
             "answers": {name: text for name, (text, _, _) in answers.items()},
             "same_as_full": answers["ragblend"][0] == answers["full"][0],
-            "right": {name: is_right(text, line["answers"]) for name, (text, _, _) in answers.items()},
+            "right": {name: contains_answer(text, line["answers"]) for name, (text, _, _) in answers.items()},
         }
         rows.append(row)
         times = row["ttft_s"]
@@ -186,12 +186,6 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps({"summary": summary, "rows": rows}, indent=2))
     blended.close()
-
-
-def is_right(answer: str, expected: list[str]) -> bool:
-    """Whether the answer contains the words of an expected one, one after the other."""
-    said = f" {' '.join(normalised_words(answer))} "
-    return any(f" {' '.join(normalised_words(each))} " in said for each in expected)
 
 
 def claims(summary: dict[str, Any]) -> Iterator[str]:
