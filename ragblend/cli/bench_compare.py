@@ -80,6 +80,7 @@ def compare(
         emit(report)
         return
     stdout().print(table(*workload_table(report)))
+    stdout().print("Times sooner than transformers' full prefill, to which the answers are compared.", style="dim")
     stdout().print(table(*system_table(report)))
     print_machine(report.machine)
 

@@ -101,12 +101,14 @@ def repair(
     broken = _broken(records, store, everything)
     recomputed = tokens = 0
     progress.start(0)
+    at_once = _BATCH_ENTRIES if store.entries() else 1
     try:
-        while batch := dict(islice(broken, _BATCH_ENTRIES if store.entries() else 1)):
+        while batch := dict(islice(broken, at_once)):
             for key in batch:
                 store.delete(key)
             tokens += prefill_into(store, engine, as_prefilled(records, engine, store, batch), progress)
             recomputed += len(batch)
+            at_once = _BATCH_ENTRIES
     finally:
         progress.finish()
     rebuilt = not retriever.is_sound()

@@ -1,7 +1,7 @@
 """What should a splitter's pieces be prefilled behind, if they overlap or not?
 
-    python tests/benchmarks/pieces_study.py --limit 12
-    python tests/benchmarks/pieces_study.py --limit 12 --overlap 200
+    python tests/benchmarks/pieces_study.py --limit 20
+    python tests/benchmarks/pieces_study.py --limit 20 --overlap 200 --order best-first
 
 LangChain's RecursiveCharacterTextSplitter cuts the example handbook as the benchmark of the stuff chain does. The
 pieces nearest to a question stand in a prompt with a blank line between them. Their KV comes from behind the preamble;
@@ -22,7 +22,7 @@ from pathlib import Path
 from handbook import single_fact_questions
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from ragblend import Engine
+from ragblend import BlendSettings, Engine
 from ragblend.bench.data import Example, handbook_folder
 from ragblend.bench.metrics import bootstrap_mean
 from ragblend.bench.passages import Question
@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=6, help="how many pieces in a prompt")
     parser.add_argument("--characters", type=int, default=1000, help="longest piece")
     parser.add_argument("--overlap", type=int, default=0, help="characters that pieces share")
+    parser.add_argument("--order", choices=("best-last", "best-first"), default=BlendSettings().order)
     options = parser.parse_args()
     engine = Engine(options.model, dtype=options.dtype)
     paths = sorted(handbook_folder().glob("*.md"))
@@ -112,8 +113,9 @@ def main() -> None:
     embedder = SentenceEmbedder()
     vectors = embedder.embed_chunks([piece.text for piece in pieces])
     asked = single_fact_questions(options.limit)
+    step = 1 if options.order == "best-first" else -1
     found = [
-        (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k].tolist()
+        (-(vectors @ embedder.embed_question(line["question"]))).argsort(kind="stable")[: options.k][::step].tolist()
         for line in asked
     ]
     needed = [pieces[index] for index in sorted({index for indices in found for index in indices})]

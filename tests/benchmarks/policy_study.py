@@ -236,10 +236,14 @@ def main() -> None:
 
 def _shown(words: Sequence[str]) -> list[str]:
     """The command without what belongs to one machine: folders, and where the report went."""
-    kept = [
-        word for option, word in zip(["", *words], words, strict=False) if not {option, word} & {"--json", "--measured"}
-    ]
-    return [Path(word).name for word in kept]
+    shown: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("--json", "--measured"):
+            next(rest)
+        else:
+            shown.append(Path(word).name)
+    return shown
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ class RagBlendRetriever(BaseRetriever):
     library: an open Library, or the folder of one, which must be there and is opened read-only. k: how many
     documents, also for one call: ``retriever.invoke(question, k=3)``. score_threshold: least cosine, -1 to 1.
     order: ``best-first``, as retrievers have it; ``best-last`` for a chain that puts the documents before the
-    question as they come, where the best one then stands next to it; or ``document`` (see ragblend.BlendSettings).
-    But for ``best-first`` the metadata then have a ``relevance_score``, by which too many documents are left out.
+    question as they come, where the best one then stands next to it; or ``document`` (see ragblend.BlendSettings);
+    also for one call. But for ``best-first`` the metadata then have a ``relevance_score``, by which too many documents
+    are left out.
 
     Raises ragblend.PathNotFoundError, ConfigError; when asked, LibraryError if nothing is indexed.
     """
@@ -47,14 +48,21 @@ class RagBlendRetriever(BaseRetriever):
         self._opened = given if isinstance(given, Library) else Library.open(given, read_only=True)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        order: ChunkOrder | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         if kwargs:
             raise ConfigError(f"unknown arguments: {', '.join(kwargs)}")
         hits = self._opened.search(query, self.k if k is None else k)
-        placed = [hit for hit in in_order(hits, self.order) if hit.score >= self.score_threshold]
+        order = self.order if order is None else order
+        placed = [hit for hit in in_order(hits, order) if hit.score >= self.score_threshold]
         documents = [document_of(hit) for hit in placed]
-        if self.order != "best-first":  # there the order tells, and equal documents stay equal for those who merge them
+        if order != "best-first":  # there the order tells, and equal documents stay equal for those who merge them
             for hit, document in zip(placed, documents, strict=True):
                 document.metadata[RELEVANCE] = hit.score
         return documents

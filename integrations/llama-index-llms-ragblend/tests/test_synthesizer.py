@@ -156,6 +156,8 @@ def test_what_it_cannot_work_with_is_refused(llm, scored):
         RagBlendSynthesizer(MockLLM())
     with pytest.raises(ConfigError, match="context_str"):
         RagBlendSynthesizer(llm, text_qa_template=PromptTemplate("{query_str}"))
+    with pytest.raises(ConfigError, match="best_last must be true or false, got 'no'"):
+        RagBlendSynthesizer(llm, best_last="no")
     synthesizer = RagBlendSynthesizer(llm)
     with pytest.raises(ConfigError, match="context_str"):
         synthesizer.update_prompts({"text_qa_template": PromptTemplate("{query_str}")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ragblend.bench.machine import Machine
 from ragblend.bench.metrics import f1
@@ -91,38 +92,29 @@ class CompareReport:
 
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+_MEASURED = ("system", "first\ntoken\nin s", "times\nsooner", "tokens\n/s", "memory", "reused", "same", "F1", "KL")
 
 
 def workload_table(report: CompareReport) -> Table:
-    """Columns and cells of the rows."""
-    columns = [
-        "workload",
-        "system",
-        "first token",
-        "vs transformers",
-        "tokens/s",
-        "memory",
-        "reused",
-        "same",
-        "F1",
-        "KL",
-    ]
-    cells = [
-        (
-            row.workload,
-            row.system,
-            f"{row.ttft_s:.3f} s",
-            _number(row.speedup, ".2f", "x"),
-            _number(row.tokens_per_s, ".1f"),
-            f"{row.peak_bytes / 1e6:,.0f} MB",
-            f"{row.reused_tokens:,.0f} of {row.prompt_tokens:,.0f}",
-            _number(row.same_answer, ".2f"),
-            _number(row.answer_f1, ".2f"),
-            _number(row.kl_to_full, ".4f"),
-        )
-        for row in report.rows
-    ]
-    return columns, cells
+    """Columns and cells of the rows, below the name of their workload. They fit a terminal of 80 columns."""
+    cells: list[Sequence[str]] = []
+    for workload, rows in groupby(report.rows, key=lambda row: row.workload):
+        cells.append([workload, *[""] * (len(_MEASURED) - 1)])
+        cells += [
+            (
+                f" {row.system}",
+                _short(row.ttft_s, 4),
+                "-" if row.speedup is None else f"{_short(row.speedup, 3)}x",
+                _number(row.tokens_per_s, ".1f"),
+                f"{row.peak_bytes / 1e9:.1f} GB",
+                f"{row.reused_tokens / row.prompt_tokens:.0%}",
+                _number(row.same_answer, ".2f"),
+                _number(row.answer_f1, ".2f"),
+                _number(row.kl_to_full, ".4f"),
+            )
+            for row in rows
+        ]
+    return _MEASURED, cells
 
 
 def system_table(report: CompareReport) -> Table:
@@ -165,6 +157,11 @@ def make_row(
 def _mean(values: Sequence[float | None]) -> float | None:
     given = [value for value in values if value is not None]
     return statistics.fmean(given) if given else None
+
+
+def _short(value: float, digits: int) -> str:
+    """So many digits, with as few before the point as it has."""
+    return f"{value:.{max(0, digits - len(str(int(value))))}f}"
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

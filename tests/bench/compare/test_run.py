@@ -101,10 +101,12 @@ def test_caches_are_seen_to_work_before_anything_is_timed(report: CompareReport)
     assert length - 16 <= repeated["ragblend"] < length
 
 
-def test_the_table_has_a_line_for_each_row(report: CompareReport) -> None:
+def test_the_table_has_a_line_for_each_row_below_its_workload(report: CompareReport) -> None:
     columns, cells = workload_table(report)
-    assert len(cells) == len(report.rows)
     assert {len(line) for line in cells} == {len(columns)}
+    workloads = list(dict.fromkeys(row.workload for row in report.rows))
+    assert [line[0] for line in cells if not line[0].startswith(" ")] == workloads
+    assert [line[0] for line in cells if line[0].startswith(" ")] == [f" {row.system}" for row in report.rows]
 
 
 def test_without_transformers_nothing_is_compared_with(model: Path) -> None:

@@ -55,6 +55,7 @@ def test_the_best_document_may_come_last(filled, tmp_path):
     filled.add([tmp_path / "garden.txt"])
     first = RagBlendRetriever(library=filled).invoke("How long does the warranty last?")
     last = RagBlendRetriever(library=filled, order="best-last").invoke("How long does the warranty last?")
+    assert RagBlendRetriever(library=filled).invoke("How long does the warranty last?", order="best-last") == last
     assert len(first) == 2
     assert [document.page_content for document in last] == [document.page_content for document in reversed(first)]
     scores = [document.metadata.pop("relevance_score") for document in last]
@@ -85,5 +86,7 @@ def test_bad_arguments_are_refused(filled):
         RagBlendRetriever(library=filled, order="worst")
     with pytest.raises(ConfigError, match="k must be at least 1"):
         RagBlendRetriever(library=filled).invoke("battery", k=0)
+    with pytest.raises(ConfigError, match="order must be one of best-last, best-first, document"):
+        RagBlendRetriever(library=filled).invoke("battery", order="worst")
     with pytest.raises(ConfigError, match="unknown arguments: filter"):
         RagBlendRetriever(library=filled).invoke("battery", filter={})

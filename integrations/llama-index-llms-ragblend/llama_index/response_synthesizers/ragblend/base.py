@@ -38,7 +38,7 @@ class RagBlendSynthesizer(BaseSynthesizer):
     template, whose beginning is computed already.
 
     Nodes that do not fit the model's context are treated as the LLM's ``overflow`` says. Raises
-    ConfigError for another LLM or a template without ``{context_str}``.
+    ConfigError for another LLM, a template without ``{context_str}``, or a best_last that is no truth value.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class RagBlendSynthesizer(BaseSynthesizer):
     ) -> None:
         if not isinstance(llm, RagBlend):
             raise ConfigError(f"RagBlendSynthesizer needs llm=RagBlend(...), got {type(llm).__name__}")
+        if not isinstance(best_last, bool):
+            raise ConfigError(f"best_last must be true or false, got {best_last!r}")
         super().__init__(llm=llm, streaming=streaming, **kwargs)
         self._text_qa_template = text_qa_template or _engine_template(llm)
         _require_context(self._text_qa_template)
