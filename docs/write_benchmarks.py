@@ -376,7 +376,7 @@ SECTIONS = (
         "codec-fidelity.json",
         "What codecs change in answers",
         ("XQuAD (English), the policy at 0.15. Compression changes nothing.",),
-        "ragblend bench store --codecs raw,int8,fp8,int4 --data xquad_en.jsonl --limit 24 --policies none,query --json",
+        "ragblend bench store --codecs raw,int8,fp8,int4 --data xquad_en.jsonl --limit 60 --policies none,query --json",
         codec_fidelity,
     ),
     Section(

@@ -42,6 +42,7 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.embeddings.ragblend import RagBlendEmbedding
 from llama_index.llms.ragblend import PrecomputeKV, RagBlend, ReuseLog
 from ragblend import Engine
+from ragblend.bench.metrics import contains_answer
 from ragblend.models.load import load_model
 
 ROOT = Path(__file__).parents[3]
@@ -156,7 +157,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
 
     def right(answers: Iterator[str]) -> float:
         pairs = zip(answers, later, strict=True)
-        return statistics.mean(any(e.lower() in answer.lower() for e in row.expected) for answer, row in pairs)
+        return statistics.mean(contains_answer(answer, row.expected) for answer, row in pairs)
 
     return {
         "questions": len(later),
