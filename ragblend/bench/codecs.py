@@ -101,7 +101,7 @@ def run(
         rows=tuple(_row(codec, timed, kvs) for codec, timed in zip(chosen, rounds, strict=True)),
         tokens=tokens,
         fidelity=fidelity,
-        data=str(data or ""),
+        data=data.name if data else "",
         machine=describe_machine(engine),
     )
 

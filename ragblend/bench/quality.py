@@ -78,7 +78,7 @@ def run(
         baseline=baseline,
         rounding_kl=statistics.fmean(each.kl for each in theirs),
         settings=QualitySettings(
-            data=str(data),
+            data=data.name,
             question=question,
             answer_tokens=answer_tokens,
             passage_tokens=passage_tokens,

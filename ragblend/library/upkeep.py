@@ -108,7 +108,8 @@ def repair(
                 store.delete(key)
             tokens += prefill_into(store, engine, as_prefilled(records, engine, store, batch), progress)
             recomputed += len(batch)
-            at_once = _BATCH_ENTRIES
+            if at_once == 1 and store.entries():
+                at_once = _BATCH_ENTRIES
     finally:
         progress.finish()
     rebuilt = not retriever.is_sound()

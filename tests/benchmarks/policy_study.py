@@ -237,7 +237,7 @@ def main() -> None:
 def _shown(words: Sequence[str]) -> list[str]:
     """The command without what belongs to one machine: folders, and where the report went."""
     shown: list[str] = []
-    rest = iter(words)
+    rest = iter(part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word]))
     for word in rest:
         if word in ("--json", "--measured"):
             next(rest)

@@ -63,6 +63,18 @@ def test_the_best_document_may_come_last(filled, tmp_path):
     assert last == first[::-1], "and best-first has no scores: documents found twice must be equal"
 
 
+async def test_arguments_of_one_call_count_without_waiting_too(filled, tmp_path):
+    (tmp_path / "garden.txt").write_text("Grass grows from the base of its leaves.")
+    filled.add([tmp_path / "garden.txt"])
+    retriever = RagBlendRetriever(library=filled)
+    asked = "How long does the warranty last?"
+    assert await retriever.ainvoke(asked) == retriever.invoke(asked)
+    assert await retriever.ainvoke(asked, k=1) == retriever.invoke(asked)[:1]
+    assert await retriever.ainvoke(asked, order="best-last") == retriever.invoke(asked, order="best-last")
+    with pytest.raises(ConfigError, match="unknown arguments: filter"):
+        await retriever.ainvoke(asked, filter={})
+
+
 def test_the_score_of_a_text_that_was_given_comes_too(library):
     RagBlendVectorStore(library).add_texts(["The warranty lasts two years.", "Grass grows."], [{"source": "a"}, {}])
     retriever = RagBlendRetriever(library=library, order="best-last")
