@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="how many questions (default: all)")
     parser.add_argument("-k", type=int, default=12, help="how many documents in a prompt")
     parser.add_argument("--characters", type=int, default=1000, help="longest document")
+    parser.add_argument("--policy", default="query")
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--learn-only", action="store_true", help="no KV at indexing: learn from the questions")
@@ -122,7 +123,7 @@ def main() -> None:
     retriever = InMemoryVectorStore.from_documents(documents, RagBlendEmbeddings()).as_retriever(
         search_kwargs={"k": options.k}
     )
-    blended = ChatRagBlend(engine=engine, ratio=options.ratio, max_tokens=options.max_tokens)
+    blended = ChatRagBlend(engine=engine, policy=options.policy, ratio=options.ratio, max_tokens=options.max_tokens)
     full = ChatRagBlend(library=blended.library, policy="full", max_tokens=options.max_tokens)
     loaded = load_model(options.model, dtype=options.dtype)
     plain = PlainTransformers(model=loaded.model, tokenizer=loaded.tokenizer, max_tokens=options.max_tokens)

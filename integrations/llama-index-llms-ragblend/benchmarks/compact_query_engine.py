@@ -117,7 +117,7 @@ def ask(
 def measure(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     engine = Engine(arguments.model, dtype=arguments.dtype)
     settings = {"max_tokens": arguments.max_tokens, "engine": engine}
-    blend = RagBlend(library=folder / "learning", ratio=arguments.ratio, **settings)
+    blend = RagBlend(library=folder / "learning", policy=arguments.policy, ratio=arguments.ratio, **settings)
     full = RagBlend(library=folder / "full", learn="off", policy="full", **settings)
     loaded = load_model(arguments.model, "auto", arguments.dtype)
     plain = HuggingFaceLLM(
@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
+    parser.add_argument("--policy", default="query")
     parser.add_argument("--ratio", type=float, default=0.15)
     parser.add_argument("--best-last", action="store_true", help="the best node next to the question")
     parser.add_argument("--learn-only", action="store_true", help="no KV at ingestion: learn from the questions")
