@@ -225,8 +225,9 @@ def main() -> None:
         name = f"{row['prefilled_behind']:30} {row['selection']:36} {row['ratio']:5g}"
         print(f"{name} KL {kl['mean']:.4f} ({kl['low']:.4f} to {kl['high']:.4f}) F1 {row['f1']['mean']:.3f}")
     if arguments.json:
+        placed = ["the best passage last"] if arguments.best_last else []
         report = {
-            "title": f"{arguments.study.capitalize()}: {Path(arguments.data).stem}, {engine.name}",
+            "title": f"{arguments.study.capitalize()}: {', '.join([Path(arguments.data).stem, *placed, engine.name])}",
             "command": shlex.join(["python", "tests/benchmarks/policy_study.py", *_shown(sys.argv[1:])]),
             "rows": rows,
             "machine": dataclasses.asdict(describe_machine(engine)),
