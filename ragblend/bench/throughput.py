@@ -89,6 +89,7 @@ def run(
     """
     require(requests >= 1, f"requests must be at least 1, got {requests}")
     require(answer_tokens >= 1, f"answer tokens must be at least 1, got {answer_tokens}")
+    require(k >= 1, f"k must be at least 1, got {k}")
     require(exponent >= 0, f"exponent must not be negative, got {exponent}")
     require(bool(rates) and min(rates) > 0, "rates must be above 0")
     require(bool(bounds_s) and min(bounds_s) > 0, "bounds must be above 0")

@@ -101,6 +101,7 @@ def throughput(
     """Measure how many questions a second are answered while the first token comes soon, over the example handbook."""
     require(requests >= 1, f"requests must be at least 1, got {requests}")
     require(answer_tokens >= 1, f"answer tokens must be at least 1, got {answer_tokens}")
+    require(chunks >= 1, f"k must be at least 1, got {chunks}")
     from ragblend.bench.variants import as_fixed_variants
 
     names = policies.split(",")

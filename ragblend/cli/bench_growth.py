@@ -44,7 +44,13 @@ def growth(
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     shortest = min(lengths, default=1)
     require(shortest >= 1, f"a context must have at least 1 token, got {shortest}")
+    for count in counts:
+        require(1 <= count <= _CONTEXT_OF_CHUNKS, f"chunks must be 1 to {_CONTEXT_OF_CHUNKS}, got {count}")
+    require(min(at_once, default=1) >= 1, f"processes must be at least 1, got {min(at_once, default=1)}")
     if plots:
+        from ragblend.bench.growth.run import require_matplotlib
+
+        require_matplotlib()
         _make_folder(plots)
     if (lengths or counts or at_once) and not model:
         offer_to_fetch(json=json)
@@ -56,6 +62,7 @@ def growth(
     from ragblend.bench.machine import describe_device
     from ragblend.models.load import choose_dtype
 
+    machine = describe_device(torch.device("cpu"), model or "", choose_dtype(dtype, torch.device("cpu")))
     with progress_bar("chunks") as advance:
         libraries = grow_library(sizes, windows=windows, progress=advance) if sizes else []
     with progress_bar("requests") as advance:
@@ -68,7 +75,7 @@ def growth(
         chunks=tuple(requests[2 * len(by_context) :]),
         processes=tuple(grow_processes(at_once, model=model, dtype=dtype)) if at_once else (),
         note=note,
-        machine=describe_device(torch.device("cpu"), model or "", choose_dtype(dtype, torch.device("cpu"))),
+        machine=machine,
     )
     drawn = plot(report, plots) if plots else []
     if json:

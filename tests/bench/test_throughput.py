@@ -93,6 +93,7 @@ def test_a_report_has_every_policy_at_every_rate_and_bound(tiny_engine: Engine, 
     ("change", "complaint"),
     [
         ({"requests": 0}, "requests must be at least 1"),
+        ({"k": 0}, "k must be at least 1"),
         ({"exponent": -1.0}, "exponent must not be negative"),
         ({"rates": [0.0]}, "rates must be above 0"),
         ({"bounds_s": []}, "bounds must be above 0"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ragblend.bench.growth.library import LibraryRow
 from ragblend.bench.growth.requests import OURS, ProcessRow, RequestRow
 from ragblend.bench.machine import Machine
-from ragblend.errors import ConfigError
+from ragblend.config import require
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,18 @@ class GrowthReport:
     machine: Machine
 
 
+def require_matplotlib() -> None:
+    """Raise ConfigError if nothing can be drawn; better asked before minutes of measuring than after."""
+    require(
+        find_spec("matplotlib") is not None, "plots need matplotlib: pip install 'ragblend[plot]', or leave --plots out"
+    )
+
+
 def plot(report: GrowthReport, folder: Path) -> list[Path]:
     """Draw each curve that the report has into ``folder``. Raises ConfigError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install 'ragblend[plot]', or leave --plots out") from error
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
 
