@@ -346,6 +346,7 @@ SECTIONS = (
         (
             "The same token ids, threads and weights. *Same* is the share of answers that are word for word those of",
             "transformers' full prefill, *KL* the divergence from it along its answer, where there are logits.",
+            "*Vs transformers* is the median of the prompts' ratios.",
             "Memory is the peak of a system's process, with what it maps and allocates ahead as far as it was touched.",
         ),
         "ragblend bench compare --context 4096 --ratio 0.1 --repeats 5 --json",

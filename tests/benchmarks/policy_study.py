@@ -10,10 +10,11 @@ prefills.py. ``ratios``: the built-in policies at 0.02 to 0.3. ``chunks``: the b
 chunks of 64 to 512 tokens, as a library keeps them. ``--data handbook`` takes the example handbook's questions with
 what a library finds for them, placed as it places them; ``--best-last`` places a file's passages so, too.
 
-Prints means with 95% bootstrap intervals: KL to full prefill along full prefill's own greedy answer, agreement on
-the most likely token, NLL of the right answer, F1, exact match, share of answers that equal full prefill's, rows
-computed, and the time to the first token (in memory; worth as much as the machine is quiet). What won is the default;
-what lost stays here, so that it can be tried again on another model.
+Prints means: KL to full prefill along full prefill's own greedy answer with 95% bootstrap intervals, and F1. With
+``--json FILE`` it writes these with their intervals, agreement on the most likely token, NLL of the right answer, exact
+match, the share of answers that equal full prefill's, rows computed, and the time to the first token (in memory; worth
+as much as the machine is quiet). What won is the default; what lost stays here, so that it can be tried again on
+another model.
 
 Large models take hours. With ``--measured FILE`` each question's measurements are kept there as JSON lines, and a run
 that is begun again goes on behind the last whole question.
@@ -133,6 +134,9 @@ def measure(engine: Engine, arguments: argparse.Namespace) -> Iterator[tuple[str
         variants = [each for each in variants if each.label != "none" or each.ratio == RATIOS[0]]
     else:
         variants = [each for ratio in arguments.ratios for each in selections(ratio, sensitivity, hidden)]
+        known = {each.label for each in variants}
+        if unknown := set(arguments.only or ()) - known:
+            raise SystemExit(f"no selection is called {', '.join(sorted(unknown))}: choose from {'; '.join(known)}")
         variants = [each for each in variants if not arguments.only or each.label in arguments.only]
     needs_hidden = any(isinstance(each.policy, FromStoredHidden) for each in variants)
     needs_sensitivity = any(isinstance(each.policy, Sensitive) for each in variants)
