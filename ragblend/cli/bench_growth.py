@@ -48,9 +48,9 @@ def growth(
         require(1 <= count <= _CONTEXT_OF_CHUNKS, f"chunks must be 1 to {_CONTEXT_OF_CHUNKS}, got {count}")
     require(min(at_once, default=1) >= 1, f"processes must be at least 1, got {min(at_once, default=1)}")
     if plots:
-        from ragblend.bench.growth.run import require_matplotlib
+        from ragblend.bench.growth.run import figure_class
 
-        require_matplotlib()
+        figure_class()
         _make_folder(plots)
     if (lengths or counts or at_once) and not model:
         offer_to_fetch(json=json)

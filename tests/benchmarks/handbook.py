@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ragblend import Engine, Hit, Library
+from ragblend import Engine, Library
 from ragblend.bench.data import Example, handbook_folder
 from ragblend.bench.passages import Question
 from ragblend.config import ChunkSettings
+from ragblend.prompt import Segment
 
 
 def single_fact_questions(limit: int | None = None) -> list[dict[str, Any]]:
@@ -20,12 +21,11 @@ def single_fact_questions(limit: int | None = None) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["hops"] == 1][:limit]
 
 
-def question_over(engine: Engine, line: dict[str, Any], hits: Sequence[Hit], answer_tokens: int) -> Question:
-    """One of these questions over chunks that were found for it, in the order given."""
+def question_over(engine: Engine, line: dict[str, Any], chunks: Sequence[Segment], answer_tokens: int) -> Question:
+    """One of these questions over chunks (and glue between them), in the order given."""
     example = Example(line["id"], line["question"], tuple(line["answers"]), ())
     gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
-    prompt = engine.template.build([hit.segment for hit in hits], line["question"])
-    return Question(example, prompt, gold, answer_tokens)
+    return Question(example, engine.template.build(chunks, line["question"]), gold, answer_tokens)
 
 
 @contextmanager

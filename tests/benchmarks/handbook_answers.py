@@ -49,7 +49,8 @@ def main() -> None:
             if arguments.show:
                 print(line["question"])
             for order in orders:
-                trial = Trial(engine, question_over(engine, line, in_order(hits, order), ANSWER_TOKENS), library.store)
+                chunks = [hit.segment for hit in in_order(hits, order)]
+                trial = Trial(engine, question_over(engine, line, chunks, ANSWER_TOKENS), library.store)
                 full = trial.full(FULL)
                 answered = [full.measurement, *(trial.blended(variant, full) for variant in variants)]
                 for label, each in zip(labels, answered, strict=True):

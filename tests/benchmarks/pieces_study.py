@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from handbook import single_fact_questions
+from handbook import question_over, single_fact_questions
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from ragblend import BlendSettings, Engine
-from ragblend.bench.data import Example, handbook_folder
+from ragblend.bench.data import handbook_folder
 from ragblend.bench.metrics import bootstrap_mean
 from ragblend.bench.passages import Question
 from ragblend.bench.stores import UNBOUNDED
@@ -81,9 +81,7 @@ def computed(pieces: Sequence[Piece], way: str) -> float:
 def question_of(engine: Engine, line: dict, pieces: Sequence[Piece]) -> Question:
     blank = Segment("glue", tuple(engine.template.text_ids("\n\n")))
     chunks = [segment for piece in pieces for segment in (Segment("chunk", piece.token_ids, piece.text), blank)]
-    gold = tuple(engine.template.text_ids(f" {line['answers'][0]}"))
-    example = Example(line["id"], line["question"], tuple(line["answers"]), ())
-    return Question(example, engine.template.build(chunks, line["question"]), gold, ANSWER_TOKENS)
+    return question_over(engine, line, chunks, ANSWER_TOKENS)
 
 
 def stored(engine: Engine, pieces: Sequence[Piece], way: str) -> MemoryStore:

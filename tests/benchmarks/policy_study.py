@@ -97,11 +97,11 @@ def _handbook(engine: Engine, limit: int) -> tuple[list[Question], Collection]:
 
 def _asked(engine: Engine, library: Library, limit: int, k: int) -> list[Question]:
     """The handbook's first single-fact questions, with the ``k`` chunks that the library finds for each."""
-    order = engine.blend.order
-    return [
-        question_over(engine, line, in_order(library.search(line["question"], k), order), ANSWER_TOKENS)
-        for line in single_fact_questions(limit)
-    ]
+    questions = []
+    for line in single_fact_questions(limit):
+        hits = in_order(library.search(line["question"], k), engine.blend.order)
+        questions.append(question_over(engine, line, [hit.segment for hit in hits], ANSWER_TOKENS))
+    return questions
 
 
 def measure_chunk_sizes(engine: Engine, limit: int) -> Iterator[tuple[str, Measurement]]:

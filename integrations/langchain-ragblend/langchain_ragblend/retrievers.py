@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +72,8 @@ class RagBlendRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         """On a thread, as a retriever without one does; that one takes no arguments for one call."""
-        search = partial(self._get_relevant_documents, run_manager=run_manager.get_sync(), **kwargs)
-        return await run_in_executor(None, search, query)
+        manager = run_manager.get_sync()
+        return await run_in_executor(None, self._get_relevant_documents, query, run_manager=manager, **kwargs)
 
     def close(self) -> None:
         """Close the library."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ragblend.bench.growth.library import LibraryRow
 from ragblend.bench.growth.requests import OURS, ProcessRow, RequestRow
 from ragblend.bench.machine import Machine
-from ragblend.config import require
+from ragblend.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -28,18 +31,18 @@ class GrowthReport:
     machine: Machine
 
 
-def require_matplotlib() -> None:
-    """Raise ConfigError if nothing can be drawn; better asked before minutes of measuring than after."""
-    require(
-        find_spec("matplotlib") is not None, "plots need matplotlib: pip install 'ragblend[plot]', or leave --plots out"
-    )
+def figure_class() -> type[Figure]:
+    """What plots are drawn on. Raises ConfigError without matplotlib: better asked before measuring than after."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("plots need matplotlib: pip install 'ragblend[plot]', or leave --plots out") from error
+    return Figure
 
 
 def plot(report: GrowthReport, folder: Path) -> list[Path]:
     """Draw each curve that the report has into ``folder``. Raises ConfigError without matplotlib."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
+    new_figure = figure_class()
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
 
@@ -47,7 +50,7 @@ def plot(report: GrowthReport, folder: Path) -> list[Path]:
         given = {label: points for label, points in lines.items() if points}
         if not given:
             return
-        figure = Figure(figsize=(6, 4), layout="constrained")
+        figure = new_figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
         for label, points in given.items():
             axes.plot(*zip(*points, strict=True), marker="o", label=label)
