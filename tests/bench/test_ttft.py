@@ -70,7 +70,9 @@ def test_loading_computing_and_what_they_are_measured_against(tiny_engine: Engin
     head_dim = config.hidden_size // config.num_attention_heads
     kv_bytes = 96 * config.num_hidden_layers * 2 * config.num_key_value_heads * head_dim * 4
     for row in (none, query):
-        assert row.load_s >= kv_bytes / 5e6
+        # Not load_s: the device reads ahead while the reader does not ask, and load_s counts only while it does.
+        assert row.ttft_s >= kv_bytes / 5e6
+        assert row.load_s > 0
         assert row.of_bound == row.ttft_s / max(row.load_s, row.compute_s)
         assert row.floor_s is not None
         assert row.of_floor == row.compute_s / row.floor_s

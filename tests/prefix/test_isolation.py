@@ -52,7 +52,7 @@ def test_the_same_prompt_in_another_namespace_is_computed_whole(tiny_engine):
 @pytest.mark.long
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt(tier, tmp_path, open_library):
-    """A permutation test on medians; the control shows that the same test sees a hit in one's own namespace."""
+    """A permutation test on medians, wrong once in a thousand runs; the control: it sees a hit of one's own."""
     settings = PrefixSettings(memory_bytes=0 if tier == "disk" else 1 << 30)
     model = tiny.family("llama", max_position_embeddings=2048)
     engine = Engine.from_model(model, tiny.tokenizer(), prefix=settings)
@@ -84,8 +84,8 @@ def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt(tie
     taken: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for kind, prompt in order:
         taken[kind].append(seconds(prompt))
-    assert probability_of_no_difference(taken[2], taken[1]) < 0.01  # the control
-    assert probability_of_no_difference(taken[0], taken[1]) > 0.01
+    assert probability_of_no_difference(taken[2], taken[1]) < 0.001  # the control
+    assert probability_of_no_difference(taken[0], taken[1]) > 0.001
 
 
 def probability_of_no_difference(one: list[float], two: list[float], rounds: int = 2000) -> float:
