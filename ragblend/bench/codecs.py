@@ -17,6 +17,7 @@ from ragblend.bench.codec_fidelity import CodecFidelity, measure_fidelity
 from ragblend.bench.gpu.clock import seconds_of
 from ragblend.bench.machine import Machine, describe_machine
 from ragblend.bench.stores import temporary_store
+from ragblend.bench.variants import ratio_shown
 from ragblend.config import DEFAULT_NAMESPACE, require
 from ragblend.engine import Engine
 from ragblend.errors import StoreError
@@ -206,7 +207,7 @@ def fidelity_table(rows: Sequence[CodecFidelity]) -> Table:
     return columns, [
         (
             row.policy,
-            f"{row.ratio:g}",
+            ratio_shown(row.policy, row.ratio),
             row.codec,
             f"{row.f1:.3f}",
             _difference(row),

@@ -39,7 +39,9 @@ def read_examples(path: Path, limit: int | None = None) -> list[Example]:
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, got {limit}")
     if not path.is_file():
-        raise PathNotFoundError(f"{path}: no such file; give a file with one {_SHAPE} a line")
+        raise PathNotFoundError(
+            f"{path}: {'a folder' if path.is_dir() else 'no such file'}; give a file with one {_SHAPE} a line"
+        )
     examples: list[Example] = []
     try:
         with path.open(encoding="utf-8") as lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragblend.blend.policies import Policy, policy_named
+from ragblend.blend.policies import Policy, policy_named, policy_names
 from ragblend.config import Ratio, fixed_ratio, require, require_ratio
 from ragblend.errors import ConfigError
 
@@ -42,6 +42,12 @@ def as_fixed_variants(policies: Sequence[str | Variant], ratio: Ratio) -> list[V
     for variant in variants:
         fixed_ratio(variant.ratio)
     return variants
+
+
+def ratio_shown(label: str, ratio: float) -> str:
+    """The ratio as a table shows it; nothing for a policy to which it means nothing."""
+    takes_ratio = label not in policy_names() or policy_named(label).takes_ratio
+    return f"{ratio:g}" if takes_ratio else ""
 
 
 def _parse(text: str, ratio: Ratio) -> Variant:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -55,10 +57,10 @@ app.command("fetch")(fetch.fetch)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, 1 (failure), 2 (usage) or 130 (interrupted)."""
+    """Run the command line and exit: 0, 1 (failure), 2 (usage) or 130 (interrupted, by Ctrl-C or SIGTERM)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = words[: words.index("--")] if "--" in words else words
-    with quiet(debug="--debug" in options):
+    with quiet(debug="--debug" in options), _terminated_as_interrupted():
         sys.exit(run(words or ["--help"], json="--json" in options, debug="--debug" in options))
 
 
@@ -82,6 +84,16 @@ def run(words: list[str], *, json: bool, debug: bool) -> int:
         kept = ": what is finished is kept, run the same command again to go on" if words[0] in _RESUMED else ""
         return fail(f"interrupted{kept}", "KeyboardInterrupt", INTERRUPTED, json=json)
     return status
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as ``timeout`` and service managers send it, would leave temporary folders behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _unexpected(error: Exception) -> str:

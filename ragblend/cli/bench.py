@@ -56,7 +56,7 @@ def ttft(
     names = policies.split(",")
     require(repeats >= 1, f"repeats must be at least 1, got {repeats}")
     from ragblend.bench.data import read_examples
-    from ragblend.bench.variants import as_variants
+    from ragblend.bench.variants import as_variants, ratio_shown
 
     as_variants(names, as_ratio(ratio))
     StoreSettings(codec=codec)
@@ -84,18 +84,19 @@ def ttft(
         (
             f"{row.context:,}",
             row.policy,
-            f"{row.ratio:g}",
-            f"{row.ttft_s:.3f} s",
+            ratio_shown(row.policy, row.ratio),
+            f"{row.ttft_s:.3f}",
             f"{row.speedup_vs_full:.1f}x",
-            f"{row.computed_tokens:,} of {row.prompt_tokens:,}",
-            f"{row.load_s:.3f} s",
+            f"{row.computed_tokens:,}",
+            f"{row.prompt_tokens:,}",
+            f"{row.load_s:.3f}",
             f"{row.of_bound:.2f}",
             "" if row.of_floor is None else f"{row.of_floor:.2f}",
         )
         for row in report.rows
     ]
-    columns = ["context", "policy", "ratio", "first token", "vs full", "computed tokens"]
-    stdout().print(table([*columns, "loading", "of bound", "of floor"], rows))
+    columns = ["context", "policy", "ratio", "first\ntoken\nin s", "vs full", "tokens\ncomputed", "of"]
+    stdout().print(table([*columns, "loading\nin s", "of\nbound", "of\nfloor"], rows))
     for length, baseline in zip(lengths, report.baseline, strict=True):
         _print_baseline(f"full prefill at {length:,}", baseline)
     print_machine(report.machine)
@@ -116,7 +117,7 @@ def quality(
     """Measure the answers, and how close each policy comes to full prefill, on questions with known answers."""
     names = policies.split(",")
     from ragblend.bench.data import read_examples
-    from ragblend.bench.variants import as_fixed_variants
+    from ragblend.bench.variants import as_fixed_variants, ratio_shown
 
     share = fixed_ratio(as_ratio(ratio))
     as_fixed_variants(names, share)
@@ -134,7 +135,7 @@ def quality(
     rows = [
         (
             row.policy,
-            f"{row.ratio:g}",
+            ratio_shown(row.policy, row.ratio),
             f"{row.f1:.3f}",
             f"{row.em:.3f}",
             f"{row.kl_to_full:.4f}",

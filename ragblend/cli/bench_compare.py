@@ -57,7 +57,7 @@ def compare(
     examples = read_examples(data) if data else None
     if not model:
         offer_to_fetch(json=json)
-    from ragblend.bench.compare.report import system_table, workload_table
+    from ragblend.bench.compare.report import system_lines, workload_table
     from ragblend.bench.compare.run import run
 
     with progress_bar("answers") as advance:
@@ -81,7 +81,8 @@ def compare(
         return
     stdout().print(table(*workload_table(report)))
     stdout().print("Times sooner than transformers' full prefill, to which the answers are compared.", style="dim")
-    stdout().print(table(*system_table(report)))
+    for line in system_lines(report):
+        stdout().print(line, soft_wrap=True, markup=False)
     print_machine(report.machine)
 
 
@@ -102,7 +103,7 @@ def throughput(
     require(requests >= 1, f"requests must be at least 1, got {requests}")
     require(answer_tokens >= 1, f"answer tokens must be at least 1, got {answer_tokens}")
     require(chunks >= 1, f"k must be at least 1, got {chunks}")
-    from ragblend.bench.variants import as_fixed_variants
+    from ragblend.bench.variants import as_fixed_variants, ratio_shown
 
     names = policies.split(",")
     as_fixed_variants(names, fixed_ratio(as_ratio(ratio)))
@@ -124,10 +125,19 @@ def throughput(
         emit(report)
         return
     rows = [
-        (row.policy, f"{row.requests_per_s:g}", f"{row.ttft_p50_s:.2f} s", f"{row.ttft_p95_s:.2f} s")
+        (
+            row.policy,
+            ratio_shown(row.policy, row.ratio),
+            f"{row.requests_per_s:g}",
+            f"{row.ttft_p50_s:.2f} s",
+            f"{row.ttft_p95_s:.2f} s",
+        )
         for row in report.rows
     ]
-    stdout().print(table(["policy", "requests/s", "first token (median)", "95%"], rows))
-    bounds = [(row.policy, f"{row.bound_s:g} s", f"{row.requests_per_s:.2f}") for row in report.bounds]
-    stdout().print(table(["policy", "95% within", "requests/s"], bounds))
+    stdout().print(table(["policy", "ratio", "requests/s", "first token (median)", "95%"], rows))
+    bounds = [
+        (row.policy, ratio_shown(row.policy, row.ratio), f"{row.bound_s:g} s", f"{row.requests_per_s:.2f}")
+        for row in report.bounds
+    ]
+    stdout().print(table(["policy", "ratio", "95% within", "requests/s"], bounds))
     print_machine(report.machine)

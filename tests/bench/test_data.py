@@ -72,6 +72,8 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
 def test_a_file_must_be_there_and_hold_text(tmp_path: Path) -> None:
     with pytest.raises(PathNotFoundError, match="no such file"):
         read_examples(tmp_path / "missing.jsonl")
+    with pytest.raises(PathNotFoundError, match="a folder; give a file"):
+        read_examples(tmp_path)
     with pytest.raises(ConfigError, match="no examples in it"):
         read_examples(write(tmp_path, "", ""))
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")

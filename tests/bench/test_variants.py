@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragblend.bench.variants import Variant, as_variants
+from ragblend.bench.variants import Variant, as_variants, ratio_shown
 from ragblend.blend.policies.query import QueryAttention
 from ragblend.errors import ConfigError
 
@@ -21,6 +21,14 @@ def test_names_take_the_common_ratio_or_their_own() -> None:
 def test_a_policy_object_goes_by_its_label() -> None:
     own = Variant("middle layers", QueryAttention(1 / 3, 2 / 3), 0.2)
     assert as_variants(["query", own], 0.2)[1] is own
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [("full", ""), ("prefix", ""), ("none", ""), ("hkvd", "0.1"), ("query", "0.1"), ("middle layers", "0.1")],
+)
+def test_a_table_shows_a_ratio_where_it_means_something(label: str, shown: str) -> None:
+    assert ratio_shown(label, 0.1) == shown
 
 
 @pytest.mark.parametrize(

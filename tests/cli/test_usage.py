@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,13 +92,18 @@ def test_failing_load_is_status_1(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert result.err.count("\n") == 1
 
 
-def test_interrupt_is_status_130(run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_is_status_130(
+    signal_number: signal.Signals, run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal_number)
 
     monkeypatch.setattr("ragblend.engine.load_model", interrupt)
+    before = signal.getsignal(signal.SIGTERM)
     result = run("ask", "q", "--library", indexed / "docs.rag")
     assert (result.status, result.err) == (130, "error: interrupted\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_unexpected_error_is_one_line(run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ class RagBlendRetriever(BaseRetriever):
 
     library: Library | str | Path = Field(exclude=True)
     k: int = Field(default=4, ge=1)
-    score_threshold: float = -1.0
+    score_threshold: float = Field(default=-1.0, ge=-1, le=1)
     order: ChunkOrder = "best-first"
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")

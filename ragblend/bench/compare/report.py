@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -117,14 +117,15 @@ def workload_table(report: CompareReport) -> Table:
     return _MEASURED, cells
 
 
-def system_table(report: CompareReport) -> Table:
-    """What the systems are, or why they are absent."""
-    cells = []
+def system_lines(report: CompareReport) -> Iterator[str]:
+    """What each system is, or why it is absent."""
     for system in report.systems:
+        if not system.present:
+            yield f"{system.system}: absent: {system.reason}"
+            continue
         facts = "; ".join(f"{name} {value}" for name, value in system.facts.items())
-        repeated = f"{system.repeated_tokens:,} of {system.prompt_tokens:,}" if system.present else ""
-        cells.append((system.system, system.weights, repeated, facts if system.present else f"absent: {system.reason}"))
-    return ["system", "weights", "reused of a repeated prompt", "facts"], cells
+        repeated = f"of a repeated prompt {system.repeated_tokens:,} of {system.prompt_tokens:,} tokens reused"
+        yield f"{system.system}: weights {system.weights}; {repeated}; {facts}"
 
 
 def make_row(

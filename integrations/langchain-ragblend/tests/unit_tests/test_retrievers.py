@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from langchain_ragblend import ChatRagBlend, RagBlendRetriever, RagBlendVectorStore
 from ragblend.errors import ConfigError, LibraryError, PathNotFoundError
@@ -48,6 +49,9 @@ def test_a_folder_is_opened_read_only_and_without_a_model(filled):
 
 def test_a_threshold_leaves_out_what_is_far(filled):
     assert RagBlendRetriever(library=filled, score_threshold=0.99).invoke("How is the weather?") == []
+    for not_a_cosine in (5, -1.5, float("nan")):
+        with pytest.raises(ValidationError, match="score_threshold"):
+            RagBlendRetriever(library=filled, score_threshold=not_a_cosine)
 
 
 def test_the_best_document_may_come_last(filled, tmp_path):
