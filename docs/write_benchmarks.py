@@ -328,6 +328,7 @@ STUDY = (
     "What to recompute, and what to prefill chunks behind. KL to full is along full prefill's own greedy answer,",
     "*vs full* is the difference of F1 to full prefill's, *same* the share of answers that equal it word for word.",
     "Studies run beside other work, so instead of seconds there are *rows*: how many of the prompt's were computed.",
+    "One may be measured in parts, with fewer threads; its last line is then of the run that put them together.",
     "`query` scores the third quarter of the layers. Before commit 49b8e8cb33e2 it scored the last third, which is",
     "what that is called here; the forms of `query` in studies of that time score there, too.",
     "[policies.md](policies.md) says what the names mean and what was made of it.",

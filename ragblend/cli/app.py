@@ -88,12 +88,18 @@ def run(words: list[str], *, json: bool, debug: bool) -> int:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as ``timeout`` and service managers send it, would leave temporary folders behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM, as ``timeout`` and service managers send it, would leave temporary folders behind.
+
+    Whoever has said already what it does, is left to it.
+    """
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _unexpected(error: Exception) -> str:

@@ -10,7 +10,7 @@ from ragblend.cli import start
 from ragblend.cli.fetch import offer_to_fetch
 from ragblend.cli.measuring import RATIO, Data, Policies, print_machine, progress_bar
 from ragblend.cli.options import Debug, Device, Dtype, FixedRatio, Json, MeasuredModel
-from ragblend.cli.output import emit, stderr, stdout, table
+from ragblend.cli.output import emit, printable, stderr, stdout, table
 from ragblend.config import BlendSettings, as_ratio, fixed_ratio, require
 
 _POLICY = BlendSettings().policy
@@ -82,7 +82,7 @@ def compare(
     stdout().print(table(*workload_table(report)))
     stdout().print("Times sooner than transformers' full prefill, to which the answers are compared.", style="dim")
     for line in system_lines(report):
-        stdout().print(line, soft_wrap=True, markup=False)
+        stdout().print(printable(line), soft_wrap=True, markup=False)
     print_machine(report.machine)
 
 

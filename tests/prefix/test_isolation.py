@@ -52,7 +52,7 @@ def test_the_same_prompt_in_another_namespace_is_computed_whole(tiny_engine):
 @pytest.mark.long
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 def test_nobody_can_tell_by_the_clock_whether_another_namespace_has_a_prompt(tier, tmp_path, open_library):
-    """A permutation test on medians, wrong once in a thousand runs; the control: it sees a hit of one's own."""
+    """A permutation test on medians, wrong in few of a thousand runs; the control: it sees a hit of one's own."""
     settings = PrefixSettings(memory_bytes=0 if tier == "disk" else 1 << 30)
     model = tiny.family("llama", max_position_embeddings=2048)
     engine = Engine.from_model(model, tiny.tokenizer(), prefix=settings)

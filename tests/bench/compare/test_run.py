@@ -90,7 +90,12 @@ def test_a_system_that_cannot_start_is_absent_with_its_reason(report: CompareRep
     assert all(system.present and not system.reason for system in present)
     assert not broken.present
     assert "no_such_module" in broken.reason
-    assert "absent: " in list(system_lines(report))[-1]
+    *lines, last = system_lines(report)
+    assert last == f"{broken.system}: absent: {broken.reason}"
+    for system, line in zip(present, lines, strict=True):
+        assert line.startswith(
+            f"{system.system}: weights {system.weights}; of a repeated prompt {system.repeated_tokens:,} of"
+        )
 
 
 def test_caches_are_seen_to_work_before_anything_is_timed(report: CompareReport) -> None:
