@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,18 +93,43 @@ def test_failing_load_is_status_1(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_is_status_130(
-    signal_number: signal.Signals, run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        signal.raise_signal(signal_number)
+def ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr("ragblend.engine.load_model", interrupt)
-    before = signal.getsignal(signal.SIGTERM)
+
+def terminated(*_: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def unhandled() -> Iterator[None]:
+    """SIGTERM as in a process that nobody has told what to do; whoever started the tests may have."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    assert signal.signal(signal.SIGTERM, before) == signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("unhandled")
+@pytest.mark.parametrize("interruption", [ctrl_c, terminated])
+def test_interrupt_is_status_130(
+    interruption: Callable[..., None], run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ragblend.engine.load_model", interruption)
     result = run("ask", "q", "--library", indexed / "docs.rag")
     assert (result.status, result.err) == (130, "error: interrupted\n")
-    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_termination_that_somebody_handles_is_left_to_them(
+    run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    try:
+        monkeypatch.setattr("ragblend.engine.load_model", terminated)
+        assert run("ask", "q", "--library", indexed / "docs.rag").status != 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [signal.SIGTERM]
 
 
 def test_unexpected_error_is_one_line(run: Run, indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
