@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ragblend.bench.variants import ratio_shown
+
 DOCS = Path(__file__).parent
 Lines = Iterator[str]
 
@@ -76,11 +78,6 @@ def number(value: float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
-def ratio_of(policy: str, ratio: float) -> str:
-    """The ratio; nothing where it means nothing to the policy."""
-    return "" if policy in ("full", "prefix", "none") else f"{ratio:g}"
-
-
 def megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f} MB"
 
@@ -96,7 +93,7 @@ def ttft(report: dict[str, Any]) -> Lines:
             (
                 f"{row['context']:,}",
                 row["policy"],
-                ratio_of(row["policy"], row["ratio"]),
+                ratio_shown(row["policy"], row["ratio"]),
                 f"{row['ttft_s']:.3f} s",
                 f"{row['speedup_vs_full']:.1f}x",
                 f"{row['computed_tokens']:,} of {row['prompt_tokens']:,}",
@@ -112,7 +109,7 @@ def quality(report: dict[str, Any]) -> Lines:
         [
             (
                 row["policy"],
-                ratio_of(row["policy"], row["ratio"]),
+                ratio_shown(row["policy"], row["ratio"]),
                 f"{row['f1']:.3f}",
                 " to ".join(f"{edge:.3f}" for edge in row["intervals"]["f1"]),
                 f"{row['em']:.3f}",
@@ -271,7 +268,7 @@ def study(report: dict[str, Any]) -> Lines:
             (
                 row["prefilled_behind"] or "-",
                 row["selection"],
-                ratio_of(row["selection"], row["ratio"]),
+                ratio_shown(row["selection"], row["ratio"]),
                 f"{row['computed_tokens']['mean']:,.0f}",
                 f"{row['kl_to_full']['mean']:.4f}",
                 " to ".join(f"{row['kl_to_full'][edge]:.4f}" for edge in ("low", "high")),
@@ -293,7 +290,7 @@ def throughput(report: dict[str, Any]) -> Lines:
         [
             (
                 row["policy"],
-                ratio_of(row["policy"], row["ratio"]),
+                ratio_shown(row["policy"], row["ratio"]),
                 f"{row['requests_per_s']:g}",
                 f"{row['ttft_p50_s']:.2f} s",
                 f"{row['ttft_p95_s']:.2f} s",
@@ -307,7 +304,7 @@ def throughput(report: dict[str, Any]) -> Lines:
         [
             (
                 row["policy"],
-                ratio_of(row["policy"], row["ratio"]),
+                ratio_shown(row["policy"], row["ratio"]),
                 f"{row['bound_s']:g} s",
                 f"{row['requests_per_s']:.2f}",
             )
